@@ -1,0 +1,72 @@
+# bayescore: `make demo` shows it, `make test` checks all of it. Both set up .venv on their own.
+
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+
+BIN     := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST  := OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m pytest -n $(WORKERS)
+heading  = @printf '\n== %s ==\n' "$(1)"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint docs unit clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@echo "Variables: PYTHON=$(PYTHON) (3.11 or newer), VENV=$(VENV), WORKERS=$(WORKERS) (test processes)"
+
+demo: $(VENV)/.installed-demo ## fit a posterior, print a table, draw demo/demo.png; downloads no data
+	$(call heading,demo)
+	@mkdir -p demo
+	$(BIN)/python -m bayescore.demo
+
+test: lint docs unit ## every check: lint, format, types, import layers, docs, tests
+
+test-slow: $(VENV)/.installed-dev ## the tests that take minutes
+	$(call heading,pytest -m slow)
+	$(PYTEST) -m slow
+
+lint: $(VENV)/.installed-dev ## ruff, mypy, import-linter
+	$(call heading,ruff check)
+	$(BIN)/ruff check .
+	$(call heading,ruff format --check)
+	$(BIN)/ruff format --check .
+	$(call heading,mypy)
+	$(BIN)/mypy
+	$(call heading,import layers)
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-dev ## build the documentation site into site/
+	$(call heading,mkdocs)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+unit: $(VENV)/.installed-dev ## the tests that take seconds, and the doctests
+	$(call heading,pytest)
+	$(PYTEST)
+
+clean: ## remove what was built and cached; keeps the virtual environment
+	rm -rf build demo dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# mkdocs gets no --quiet above: it would hide from --strict the warnings that --strict fails on.
+
+# A stamp is older than pyproject.toml or constraints.txt exactly when the installation is out of date.
+$(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(call heading,install .[plot] (torch is large: this takes minutes the first time))
+	$(INSTALL) -e '.[plot]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(call heading,install .[dev] (torch is large: this takes minutes the first time))
+	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "There is no '$(PYTHON)' here: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "bayescore needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1): make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,28 @@
+"""bayescore: score-based variational inference in PyTorch.
+
+    import bayescore as bs
+
+    target = bs.targets.LogDensity(fn, dim=2)
+    fit = bs.fit(target, bs.families.FullGaussian.init(2), bs.methods.ProximalScore(), steps=1000, seed=0)
+"""
+
+from importlib.metadata import version
+
+from bayescore import families, methods, metrics, targets
+from bayescore.fit import Plateau, fit, fit_many, resume
+from bayescore.result import Fit
+
+__version__ = version("bayescore")
+
+__all__ = [
+    "Fit",
+    "Plateau",
+    "__version__",
+    "families",
+    "fit",
+    "fit_many",
+    "methods",
+    "metrics",
+    "resume",
+    "targets",
+]

@@ -1,0 +1,74 @@
+"""Checks at the boundary: shapes, counts, names and memory, with errors a user can act on."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+__all__ = ["available_memory", "check_count", "check_memory", "check_shape", "nearest", "unknown_name"]
+
+
+def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> None:
+    """Raise unless `value` ends in the given dimensions; a string stands for any size."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must hold floating point numbers; got {value.dtype}")
+    want = "(..., " + ", ".join(map(str, trailing)) + ")"
+    tail = value.shape[max(0, value.dim() - len(trailing)) :]
+    fits = len(tail) == len(trailing) and all(
+        isinstance(w, str) or w == n for w, n in zip(trailing, tail, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{name} must have the shape {want}; got {tuple(value.shape)}")
+    if not torch.isfinite(value).all():
+        raise ValueError(f"{name} must be finite; {int((~torch.isfinite(value)).sum())} entries are not")
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Raise unless `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number; got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}")
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like `word`, if any is."""
+    found = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.4)
+    return found[0] if found else None
+
+
+def unknown_name(kind: str, word: str, choices: Iterable[str]) -> ValueError:
+    """An error for a name nobody knows, with the nearest one that exists."""
+    choices = sorted(choices)
+    hint = nearest(word, choices)
+    guess = f"did you mean {hint!r}? " if hint else ""
+    return ValueError(f"there is no {kind} called {word!r}; {guess}choose from {', '.join(choices)}")
+
+
+def available_memory() -> int:
+    """Bytes of main memory that can be had now (all of it where the system does not say)."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(what: str, need: int, device: torch.device, remedy: str) -> None:
+    """Refuse what cannot fit; warn about what takes more than 1 GB."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    size = f"{what} needs about {need / 1e9:.1f} GB"
+    if need > free:
+        raise MemoryError(f"{size}, and {free / 1e9:.1f} GB are free; {remedy}")
+    if need > 1e9:
+        warnings.warn(f"{size}; {remedy}", ResourceWarning, stacklevel=3)

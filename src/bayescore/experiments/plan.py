@@ -1,0 +1,91 @@
+"""The grid that a command asks for: an experiment, a profile, some seeds and some methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayescore.checks import check_count, unknown_name
+from bayescore.experiments.declare import Experiment, Run
+from bayescore.experiments.encoding import encode, run_id
+from bayescore.experiments.record import Record, Records
+
+__all__ = ["Plan", "plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of one experiment by their id, in the order in which the experiment lists them."""
+
+    experiment: Experiment
+    profile: str
+    seeds: tuple[int, ...]
+    methods: tuple[str, ...]
+    runs: Mapping[str, Run]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the profile."""
+        return self.experiment.profiles[self.profile].settings
+
+    @property
+    def command(self) -> str:
+        """The words that ask for this grid."""
+        words = ["bayescore reproduce", self.experiment.id, "--profile", self.profile]
+        if len(self.seeds) != self.experiment.profiles[self.profile].seeds:
+            words += ["--seeds", str(len(self.seeds))]
+        if self.methods != tuple(self.experiment.methods):
+            words += ["--methods", ",".join(self.methods)]
+        return " ".join(words)
+
+    def folder(self, out: Path) -> Path:
+        """Where the records are."""
+        return out / self.experiment.id
+
+    def artefacts(self, out: Path) -> Path:
+        """Where tables and figures go; a quick look never overwrites what the `paper` profile drew."""
+        return self.folder(out) if self.profile == "paper" else self.folder(out) / self.profile
+
+    def choose(self, records: Iterable[Record]) -> Records:
+        """The first finished record of each run of this grid; records of any other grid are left out."""
+        first: dict[str, Record] = {}
+        for record in records:
+            if record.done and record.run in self.runs:
+                first.setdefault(record.run, record)
+        return Records((first[run] for run in self.runs if run in first), self.experiment.arm)
+
+
+def plan(
+    experiment: Experiment,
+    profile: str = "quick",
+    seeds: int | None = None,
+    methods: Sequence[str] | None = None,
+) -> Plan:
+    """The grid of a profile, with its own number of seeds and all methods unless others are asked for."""
+    if profile not in experiment.profiles:
+        raise unknown_name(f"profile of {experiment.id}", profile, experiment.profiles)
+    count = experiment.profiles[profile].seeds if seeds is None else seeds
+    check_count("the number of seeds", count)
+    for method in methods or ():
+        if method not in experiment.methods:
+            raise unknown_name(f"method of {experiment.id}", method, experiment.methods)
+    # in the order of the declaration, whatever the order on the command line
+    wanted = tuple(m for m in experiment.methods if methods is None or m in methods)
+    numbers = tuple(range(count))
+    runs: dict[str, Run] = {}
+    for run in experiment.runs(experiment.profiles[profile].settings, numbers, wanted):
+        encode(run.config, f"the config of {experiment.id}, {run.method}, seed {run.seed}")
+        key = run_id(experiment.id, run.method, run.seed, run.config)
+        if key in runs:
+            raise ValueError(
+                f"{experiment.id} lists the run of {run.method} with seed {run.seed} twice; "
+                "what makes the two differ belongs in their config"
+            )
+        runs[key] = run
+    if not runs:
+        raise ValueError(
+            f"{experiment.id} has no runs for profile {profile!r} and methods {', '.join(wanted)}"
+        )
+    return Plan(experiment, profile, numbers, wanted, runs)

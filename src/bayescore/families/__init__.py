@@ -1,0 +1,37 @@
+"""Variational families: the densities q that a fit chooses from."""
+
+from __future__ import annotations
+
+from bayescore.checks import unknown_name
+from bayescore.families.base import Family
+from bayescore.families.diagonal import DiagonalGaussian
+from bayescore.families.full import FullGaussian
+from bayescore.families.low_rank import LowRankGaussian
+from bayescore.families.mixture import GaussianMixture
+from bayescore.families.planar import PlanarFlow
+from bayescore.families.zuko import ZukoFlow
+
+__all__ = [
+    "FAMILIES",
+    "DiagonalGaussian",
+    "Family",
+    "FullGaussian",
+    "GaussianMixture",
+    "LowRankGaussian",
+    "PlanarFlow",
+    "ZukoFlow",
+    "by_name",
+]
+
+#: every family by its name in the shell and in saved files
+FAMILIES: dict[str, type[Family]] = {
+    family.name: family
+    for family in (FullGaussian, DiagonalGaussian, LowRankGaussian, GaussianMixture, PlanarFlow, ZukoFlow)
+}
+
+
+def by_name(name: str) -> type[Family]:
+    """The family class of that name; the error suggests the nearest."""
+    if name not in FAMILIES:
+        raise unknown_name("family", name, FAMILIES)
+    return FAMILIES[name]

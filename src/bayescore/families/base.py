@@ -1,0 +1,177 @@
+"""What every variational family offers.
+
+A family is a density q_lambda(x) on R^D with unconstrained parameters lambda. It may carry a batch
+of F densities at once: every parameter then has a leading dimension F, and points have the shape
+(F, S, D), S points for each density. A family without a batch takes points (S, D), any (..., D), or one
+point (D,).
+
+    x = transform(e), e ~ N(0, I)      sampling; differentiable in lambda where `reparametrised`
+    log_prob(x)                        log q(x)
+    score(x)                           grad_x log q(x)
+    score_and_pullback(x)              the score g, and the map e -> grad_lambda sum_s e_s . g_lambda(x_s)
+
+The pullback is what score matching differentiates: x stays fixed while lambda moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from bayescore.rng import Streams, generator
+
+__all__ = ["Family", "Parameters", "Pullback"]
+
+Parameters = dict[str, Tensor]
+Pullback = Callable[[Tensor], Parameters]
+
+
+class Family(ABC):
+    """A parametric density on R^D, or a batch of F of them."""
+
+    #: name in the registry and in saved files
+    name: ClassVar[str]
+    #: whether `transform` is differentiable in the parameters
+    reparametrised: ClassVar[bool] = True
+
+    dim: int
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def parameters(self) -> Parameters:
+        """The unconstrained parameters by name, each (*batch, ...)."""
+
+    @abstractmethod
+    def replace(self, parameters: Parameters) -> Self:
+        """The same family with other parameters (not copied, not checked)."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What is not a tensor: with `parameters()` it rebuilds the family (JSON types only)."""
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, config: dict[str, Any], parameters: Parameters) -> Self:
+        """The inverse of `config()` and `parameters()`."""
+
+    @property
+    @abstractmethod
+    def batch_shape(self) -> torch.Size:
+        """() for one density, (F,) for a batch."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(self.parameters().values())).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.parameters().values())).device
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move or cast the parameters, as `torch.Tensor.to`."""
+        return self.replace({k: v.to(*args, **kwargs) for k, v in self.parameters().items()})
+
+    def flat(self) -> Tensor:
+        """All parameters as one new tensor (*batch, P)."""
+        batch = self.batch_shape
+        return torch.cat([v.reshape(*batch, -1) for v in self.parameters().values()], -1)
+
+    def from_flat(self, flat: Tensor) -> Self:
+        """The family whose parameters are views into `flat` (*batch, P)."""
+        parameters, start = {}, 0
+        batch = self.batch_shape
+        for key, value in self.parameters().items():
+            shape = value.shape[len(batch) :]
+            size = shape.numel()
+            parameters[key] = flat[..., start : start + size].unflatten(-1, shape) if shape else flat[..., start]
+            start += size
+        return self.replace(parameters)
+
+    @classmethod
+    def stack(cls, members: Sequence[Self]) -> Self:
+        """A batch made of single families of one shape."""
+        first = members[0]
+        if any(type(m) is not type(first) or m.config() != first.config() for m in members):
+            raise ValueError("families of one batch must have the same class and configuration")
+        keys = first.parameters()
+        return first.replace({k: torch.stack([m.parameters()[k] for m in members]) for k in keys})
+
+    def __getitem__(self, index: int) -> Self:
+        """One density of a batch."""
+        if not self.batch_shape:
+            raise TypeError(f"{type(self).__name__} holds one density, not a batch: it cannot be indexed")
+        return self.replace({k: v[index] for k, v in self.parameters().items()})
+
+    def in_form(self, form: str) -> Self:  # noqa: ARG002
+        """The same density stored by a factor of its "covariance" or "precision".
+
+        Families that know only one form return themselves.
+        """
+        return self
+
+    # -- density ---------------------------------------------------------------------------------
+
+    @property
+    def noise_dim(self) -> int:
+        """How many standard normal numbers one draw takes."""
+        return self.dim
+
+    @abstractmethod
+    def transform(self, noise: Tensor) -> Tensor:
+        """Draws (*batch, S, D) from standard normal noise (*batch, S, noise_dim)."""
+
+    @abstractmethod
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log q(x): (..., D) to (...)."""
+
+    @abstractmethod
+    def score(self, x: Tensor) -> Tensor:
+        """grad_x log q(x): (..., D) to (..., D)."""
+
+    def score_and_pullback(self, x: Tensor) -> tuple[Tensor, Pullback]:
+        """The score at x and the gradient of its linear functionals in the parameters (by autograd)."""
+        parameters = {k: v.detach().requires_grad_() for k, v in self.parameters().items()}
+        with torch.enable_grad():
+            g = self.replace(parameters).score(x.detach())
+
+        def pullback(e: Tensor) -> Parameters:
+            grads = torch.autograd.grad(g, list(parameters.values()), e, retain_graph=True, allow_unused=True)
+            return {
+                k: torch.zeros_like(v) if d is None else d
+                for (k, v), d in zip(parameters.items(), grads, strict=True)
+            }
+
+        return g.detach(), pullback
+
+    def entropy(self) -> Tensor | None:
+        """The entropy (*batch,) where it has a closed form, else None."""
+        return None
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def sample(self, n: int, seed: int | torch.Generator | None = None) -> Tensor:
+        """n draws, (n, D), or (F, n, D) from a batch."""
+        if n < 1:
+            raise ValueError(f"the number of draws must be at least 1; got {n}")
+        shape = (*self.batch_shape, n, self.noise_dim)
+        rng = generator(seed, self.device)
+        noise = torch.randn(shape, generator=rng, dtype=self.dtype, device=self.device)
+        with torch.no_grad():
+            return self.transform(noise)
+
+    def noise(self, streams: Streams, n: int) -> Tensor:
+        """Noise for n draws of every member of a batch, (F, n, noise_dim)."""
+        return streams.normal(n, self.noise_dim)
+
+    def _describe(self) -> str:
+        return f"dim={self.dim}"
+
+    def __repr__(self) -> str:
+        batch = f", batch={self.batch_shape[0]}" if self.batch_shape else ""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}({self._describe()}{batch}, {dtype}, {self.device})"

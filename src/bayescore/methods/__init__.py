@@ -1,0 +1,37 @@
+"""Methods: how a fit moves its family towards the target."""
+
+from __future__ import annotations
+
+from bayescore.checks import unknown_name
+from bayescore.methods.advi import ADVI
+from bayescore.methods.bam import BaM
+from bayescore.methods.base import Info, Method, Oracle, State
+from bayescore.methods.fisher import Fisher
+from bayescore.methods.gsm import GSM
+from bayescore.methods.proximal import ProximalScore
+from bayescore.methods.score import Score
+
+__all__ = [
+    "ADVI",
+    "GSM",
+    "METHODS",
+    "BaM",
+    "Fisher",
+    "Info",
+    "Method",
+    "Oracle",
+    "ProximalScore",
+    "Score",
+    "State",
+    "by_name",
+]
+
+#: every method by its name in the shell and in saved files
+METHODS: dict[str, type[Method]] = {m.name: m for m in (ProximalScore, ADVI, GSM, BaM, Fisher, Score)}
+
+
+def by_name(name: str) -> type[Method]:
+    """The method class of that name; the error suggests the nearest."""
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    return METHODS[name]

@@ -1,0 +1,151 @@
+"""ADVI: gradient ascent on the ELBO through reparametrised draws (Kucukelbir et al. 2017).
+
+    ELBO(lambda) = E_q [ log Phi(theta) - log q(theta) ],   theta = T_lambda(e)                           (1)
+    grad = E [ (dT/dlambda)^T s(theta) ] + grad entropy              entropy in closed form               (2)
+    grad = E [ (dT/dlambda)^T (s(theta) - g(theta)) - d log q / d lambda ]   otherwise                    (3)
+    grad = E [ (dT/dlambda)^T (s(theta) - g(theta)) ]                sticking the landing                 (4)
+Only scores of the target enter, so it runs on targets without a density.
+
+Mixtures are not reparametrised by themselves. Two estimators:
+    gumbel      theta = sum_k y_k T_k(e_k), y = softmax((log w + Gumbel)/temperature), in (3)             (5)
+    stratified  sum_k w_k E_k [ log Phi - log q ], one draw per component and K score calls; unbiased,
+                needs the density for the weights                                                         (6)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bayescore.checks import check_count
+from bayescore.families.base import Family
+from bayescore.families.mixture import GaussianMixture
+from bayescore.methods.base import Info, Method, Oracle, State
+from bayescore.methods.descent import Descent, Schedule
+from bayescore.rng import Streams
+from bayescore.targets.base import Target
+
+__all__ = ["ADVI", "ADVIState"]
+
+
+@dataclass(frozen=True)
+class ADVIState(State):
+    first: Tensor  # (F, P)
+    second: Tensor  # (F, P)
+
+
+@dataclass(frozen=True)
+class ADVI(Method):
+    """Reparametrised ELBO.
+
+    Arguments:
+        samples: draws per step (per component for the stratified estimator).
+        learning_rate, decay, optimizer, momentum: as in ProximalScore.
+        stick: drop the score term of q, "sticking the landing" (4).
+        mixture: "gumbel" (5) or "stratified" (6).
+        temperature: of the Gumbel-softmax relaxation.
+    """
+
+    name: ClassVar[str] = "advi"
+    serves: ClassVar[tuple[str, ...]] = (
+        "FullGaussian",
+        "DiagonalGaussian",
+        "LowRankGaussian",
+        "GaussianMixture",
+        "PlanarFlow",
+        "ZukoFlow",
+    )
+
+    samples: int = 1
+    learning_rate: float = 0.01
+    decay: Schedule = "cosine"
+    optimizer: str = "adam"
+    momentum: float = 0.0
+    stick: bool = False
+    mixture: str = "gumbel"
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples)
+        if self.mixture not in ("gumbel", "stratified"):
+            raise ValueError(f"mixture must be 'gumbel' or 'stratified'; got {self.mixture!r}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be positive; got {self.temperature}")
+        _ = self._descent
+
+    @property
+    def _descent(self) -> Descent:
+        return Descent(self.optimizer, self.learning_rate, self.momentum, self.decay)
+
+    def check(self, family: Family, target: Target) -> None:
+        super().check(family, target)
+        if isinstance(family, GaussianMixture) and self.mixture == "stratified":
+            if self.stick:
+                raise ValueError("stick=True goes with mixture='gumbel'; the stratified estimator needs log q as it is")
+            if not target.has_density:
+                raise TypeError(
+                    "ADVI with mixture='stratified' needs the log density for the weights and "
+                    f"{type(target).__name__} has scores only; use mixture='gumbel'"
+                )
+
+    def init(self, family: Family, steps: int) -> ADVIState:
+        zeros = torch.zeros_like(family.flat())
+        return ADVIState(family=family, step=0, horizon=steps, first=zeros, second=zeros)
+
+    def step(self, state: ADVIState, oracle: Oracle, streams: Streams) -> tuple[ADVIState, Info]:
+        flat = state.family.flat()
+        leaf = flat.clone().requires_grad_()
+        with torch.enable_grad():
+            q = state.family.from_flat(leaf)
+            if isinstance(q, GaussianMixture) and self.mixture == "stratified":
+                surrogate, loss = self._stratified(q, oracle, streams)
+            else:
+                surrogate, loss = self._reparametrised(q, oracle, streams)
+        (grad,) = torch.autograd.grad(surrogate, leaf)
+        first, second, descent = state.first.clone(), state.second.clone(), self._descent
+        eta = descent.rate(state.step, state.horizon)
+        descent.apply_(flat, grad, first, second, state.step + 1, eta, 0.0)
+        family = state.family.from_flat(flat)
+        return dataclasses.replace(state, family=family, step=state.step + 1, first=first, second=second), Info(loss)
+
+    def _reparametrised(self, q: Family, oracle: Oracle, streams: Streams) -> tuple[Tensor, Tensor]:
+        theta = self._relaxed(q, streams) if isinstance(q, GaussianMixture) else q.transform(q.noise(streams, self.samples))
+        point = theta.detach()
+        value, s = oracle.log_prob_and_score(point) if oracle.has_density else (None, oracle.score(point))
+        entropy = q.entropy()
+        if self.stick:
+            frozen = q.from_flat(q.flat().detach())
+            surrogate = -((s - frozen.score(point)) * theta).sum(-1).mean(-1)  # (4)
+            log_q = frozen.log_prob(point).mean(-1)
+        elif entropy is not None:
+            surrogate = -(s * theta).sum(-1).mean(-1) - entropy  # (2)
+            log_q = -entropy
+        else:
+            log_q = q.log_prob(theta).mean(-1)
+            surrogate = log_q - (s * theta).sum(-1).mean(-1)  # (3)
+        loss = log_q.detach() - value.mean(-1) if value is not None else torch.full_like(log_q, torch.nan).detach()
+        return surrogate.sum(), loss
+
+    def _relaxed(self, q: GaussianMixture, streams: Streams) -> Tensor:
+        """(5): draws (F, S, D) that are differentiable in the weights too."""
+        K, S = q.logits.shape[-1], self.samples
+        gumbel = -(-streams.uniform(S, K).clamp_min(1e-300).log()).log()  # (F, S, K)
+        y = ((q.logits.log_softmax(-1).unsqueeze(-2) + gumbel) / self.temperature).softmax(-1)
+        draws = q.components.transform(streams.normal(K, S, q.dim))  # (F, K, S, D)
+        return (y.movedim(-1, -2).unsqueeze(-1) * draws).sum(-3)
+
+    def _stratified(self, q: GaussianMixture, oracle: Oracle, streams: Streams) -> tuple[Tensor, Tensor]:
+        """(6): every component is drawn from, and its term weighted by w_k."""
+        K, S = q.logits.shape[-1], self.samples
+        theta = q.components.transform(streams.normal(K, S, q.dim))  # (F, K, S, D)
+        points = theta.flatten(-3, -2)  # (F, K S, D)
+        value, s = oracle.log_prob_and_score(points.detach())
+        # value + s . (theta - theta.detach()) has the value and the gradient of log Phi(theta)
+        log_phi = value + (s * (points - points.detach())).sum(-1)
+        terms = (q.log_prob(points) - log_phi).unflatten(-1, (K, S)).mean(-1)  # (F, K)
+        loss = (q.weights * terms).sum(-1)
+        return loss.sum(), loss.detach()

@@ -1,0 +1,208 @@
+"""BaM: batch and match (Cai et al. 2024) for full, diagonal and low-rank Gaussians.
+
+From B draws z_b ~ q_t with scores g_b, their means zbar, gbar and covariances C, Gamma (divided by B):
+    U = lam Gamma + lam/(1+lam) gbar gbar^T = Q Q^T                                            (1)
+    V = Sigma_t + lam C + lam/(1+lam) (mu_t - zbar)(mu_t - zbar)^T = R R^T                     (2)
+    Sigma U Sigma + Sigma = V                                                                  (3)
+    mu = mu_t/(1+lam) + lam/(1+lam) (Sigma gbar + zbar)                                        (4)
+
+Positive definite by construction: with K = R^T Q and K^T K = W diag(l) W^T, x = sqrt(1/2 + sqrt(l + 1/4)),
+    Sigma = F F^T,   F = R (I - K W diag(1/(x^3 (1+x))) W^T K^T)                               (5)
+R = [Sigma_t^{1/2}, ...] need not be square; its triangular factor comes from a QR factorisation, without ever
+squaring F. (5) costs O(B D^2) beside that QR; it is used while B + 1 < D, else U is eigen-decomposed
+in the basis of a square R.
+
+Diagonal family: per coordinate the positive root of a s^2 + b s - c = 0 with
+    a = Var(g) + gbar^2/(1+lam),   b = 1/lam,   c = Var(z) + s_t/lam + (mu_t - zbar)^2/(1+lam)  (6)
+Low-rank family: the step (5) is kept implicit and projected ("patch", methods/patch.py).
+
+lam_t: "plateau" B D until the score mismatch stops falling, then B D/(1 + steps since); "constant" B D;
+"decay" B D/(t+1); a number; or f(t, B, D).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bayescore.checks import check_count, check_memory
+from bayescore.families.base import Family
+from bayescore.families.diagonal import DiagonalGaussian
+from bayescore.families.full import FullGaussian, raw_from_factor
+from bayescore.families.low_rank import LowRankGaussian
+from bayescore.methods.base import Info, Method, Oracle, State
+from bayescore.methods.patch import bam_patch
+from bayescore.rng import Streams
+from bayescore.targets.base import Target
+
+__all__ = ["BaM", "BaMState", "bam_diagonal", "bam_full"]
+
+PATIENCE = 25  # steps without progress that count as a plateau
+MEMORY = 0.9  # of the running mean of the log mismatch
+
+
+@dataclass(frozen=True)
+class BaMState(State):
+    level: Tensor  # (F,) running mean of log(mismatch)
+    best: Tensor  # (F,) its minimum so far
+    waited: Tensor  # (F,) steps since that minimum
+    since: Tensor  # (F,) steps since the plateau; 0 before it
+
+
+@dataclass(frozen=True)
+class BaM(Method):
+    """Batch and match.
+
+    Arguments:
+        batch: B, draws and score calls per step; at least 2.
+        regularisation: lam_t, see above; large means a weak pull towards q_t.
+    """
+
+    name: ClassVar[str] = "bam"
+    serves: ClassVar[tuple[str, ...]] = ("FullGaussian", "DiagonalGaussian", "LowRankGaussian")
+
+    batch: int = 2
+    regularisation: str | float | Callable[[int, int, int], float] = "plateau"
+
+    def __post_init__(self) -> None:
+        check_count("batch", self.batch, 2)
+        rule = self.regularisation
+        if isinstance(rule, str):
+            if rule not in ("plateau", "constant", "decay"):
+                raise ValueError(f"regularisation must be 'plateau', 'constant', 'decay', a number or f(t, B, D); got {rule!r}")
+        elif not callable(rule) and not rule > 0:
+            raise ValueError(f"regularisation must be positive; got {rule}")
+
+    def check(self, family: Family, target: Target) -> None:
+        super().check(family, target)
+        if isinstance(family, FullGaussian):
+            need = 8 * family.dim**2 * torch.finfo(family.dtype).bits // 8 * max(1, family.batch_shape.numel())
+            check_memory(
+                f"BaM with a full Gaussian in {family.dim} dimensions",
+                need,
+                family.device,
+                "use a low-rank or diagonal family",
+            )
+
+    def init(self, family: Family, steps: int) -> BaMState:
+        zeros = family.flat().new_zeros(family.batch_shape)
+        start = torch.full_like(zeros, torch.inf)
+        return BaMState(family=family, step=0, horizon=steps, level=start, best=start, waited=zeros, since=zeros)
+
+    def step(self, state: BaMState, oracle: Oracle, streams: Streams) -> tuple[BaMState, Info]:
+        q = state.family
+        z = q.transform(q.noise(streams, self.batch))  # (F, B, D)
+        g = oracle.score(z)
+        mismatch = self._mismatch(q, z, g)  # (F,)
+        state = self._watch(state, mismatch)
+        lam = self._lam(state, q.dim)  # (F, 1)
+        if isinstance(q, FullGaussian):
+            mean, factor = bam_full(q.mean, q.factor, z, g, lam)
+            new: Family = q.replace({"mean": mean, "raw": raw_from_factor(factor)})
+        elif isinstance(q, DiagonalGaussian):
+            mean, log_sd = bam_diagonal(q.mean, q.log_sd, z, g, lam)
+            new = q.replace({"mean": mean, "log_sd": log_sd})
+        else:
+            assert isinstance(q, LowRankGaussian)
+            mean, log_diagonal, columns = bam_patch(q.mean, q.log_diagonal, q.columns, z, g, lam)
+            new = q.replace({"mean": mean, "log_diagonal": log_diagonal, "columns": columns})
+        return dataclasses.replace(state, family=new, step=state.step + 1), Info(mismatch)
+
+    @staticmethod
+    def _mismatch(q: Family, z: Tensor, g: Tensor) -> Tensor:
+        """Mean squared score mismatch, in the norm of Cov(q_t) (its diagonal part for low rank), per dimension."""
+        r = g - q.score(z)
+        if isinstance(q, FullGaussian):
+            r = r @ q.factor
+        elif isinstance(q, DiagonalGaussian):
+            r = r * q.sd.unsqueeze(-2)
+        else:
+            assert isinstance(q, LowRankGaussian)
+            r = r * (q.log_diagonal.exp() + q.columns.square().sum(-1)).sqrt().unsqueeze(-2)
+        return r.square().mean((-2, -1))
+
+    @staticmethod
+    def _watch(state: BaMState, mismatch: Tensor) -> BaMState:
+        """Follow the running mean of log(mismatch) until it has not fallen for PATIENCE steps."""
+        now = mismatch.clamp_min(torch.finfo(mismatch.dtype).tiny).log()
+        level = torch.where(state.level.isinf(), now, MEMORY * state.level + (1 - MEMORY) * now)
+        better = level < state.best - 0.01
+        waited = torch.where(better, torch.zeros_like(level), state.waited + 1)
+        flat = (state.since > 0) | (waited >= PATIENCE)
+        return dataclasses.replace(
+            state,
+            level=level,
+            best=torch.where(better, level, state.best),
+            waited=waited,
+            since=torch.where(flat, state.since + 1, state.since),
+        )
+
+    def _lam(self, state: BaMState, dim: int) -> Tensor:
+        full = float(self.batch * dim)
+        ones = torch.ones_like(state.since).unsqueeze(-1)
+        if self.regularisation == "plateau":
+            return full / (1 + state.since).unsqueeze(-1)
+        if self.regularisation == "constant":
+            return full * ones
+        if self.regularisation == "decay":
+            return full / (state.step + 1) * ones
+        if callable(self.regularisation):
+            return float(self.regularisation(state.step, self.batch, dim)) * ones
+        return float(self.regularisation) * ones
+
+
+def spread(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (F, D) and centred rows divided by sqrt(B), whose Gram matrix is the covariance."""
+    mean = x.mean(-2)
+    return mean, (x - mean.unsqueeze(-2)) / x.shape[-2] ** 0.5
+
+
+def bam_full(mu: Tensor, L: Tensor, z: Tensor, g: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """One step for a full Gaussian.
+
+    Arguments:
+        mu: (F, D).  L: factor of the covariance (F, D, D).  z, g: draws and scores (F, B, D).  lam: (F, 1).
+
+    Returns:
+        the new mean and lower triangular factor of the new covariance.
+    """
+    zbar, zc = spread(z)
+    gbar, gc = spread(g)
+    a, b = lam.sqrt().unsqueeze(-1), (lam / (1 + lam)).sqrt()
+    Q = torch.cat([a * gc, (b * gbar).unsqueeze(-2)], -2).mT  # (F, D, B+1), (1)
+    R = torch.cat([L.mT, a * zc, (b * (mu - zbar)).unsqueeze(-2)], -2).mT  # (F, D, D+B+1), (2)
+    if Q.shape[-1] >= Q.shape[-2]:
+        R = triangular(R)
+        l, W = torch.linalg.eigh(R.mT @ (Q @ (Q.mT @ R)))
+        F = R @ (W * (0.5 + (l.clamp_min(0) + 0.25).sqrt()).rsqrt().unsqueeze(-2))
+    else:
+        K = R.mT @ Q
+        l, W = torch.linalg.eigh(K.mT @ K)
+        x = (0.5 + (l.clamp_min(0) + 0.25).sqrt()).sqrt()
+        KW = K @ W
+        F = R - (R @ KW / (x.pow(3) * (1 + x)).unsqueeze(-2)) @ KW.mT  # (5)
+    factor = triangular(F)
+    sigma_gbar = (factor @ (factor.mT @ gbar.unsqueeze(-1))).squeeze(-1)
+    return (mu + lam * (sigma_gbar + zbar)) / (1 + lam), factor  # (4)
+
+
+def triangular(F: Tensor) -> Tensor:
+    """The lower triangular L with a positive diagonal and L L^T = F F^T."""
+    upper = torch.linalg.qr(F.mT, mode="r").R
+    return upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+
+
+def bam_diagonal(mu: Tensor, log_sd: Tensor, z: Tensor, g: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """One step for a diagonal Gaussian, O(D): the new mean and log standard deviation."""
+    zbar, zc = spread(z)
+    gbar, gc = spread(g)
+    a = gc.square().sum(-2) + gbar.square() / (1 + lam)
+    c = zc.square().sum(-2) + (2 * log_sd).exp() / lam + (mu - zbar).square() / (1 + lam)
+    b = 1 / lam
+    s = 2 * c / (b + (b * b + 4 * a * c).sqrt())  # (6), the root written without cancellation
+    return (mu + lam * (s * gbar + zbar)) / (1 + lam), 0.5 * s.log()

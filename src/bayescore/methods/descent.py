@@ -1,0 +1,92 @@
+"""Schedules and the two descent rules that gradient methods share: Adam and SGD with momentum.
+
+    Adam:  a <- b1 a + (1-b1) g;  b <- b2 b + (1-b2) g^2;
+           x <- x - eta (a / (1-b1^k)) / (sqrt(b / (1-b2^k)) + f + 1e-12)                      (1)
+    SGD:   a <- momentum a + g;  x <- x - eta a                                                (2)
+
+b1 = 0.9, b2 = 0.999. f >= 0 is a floor with the units of g: where the gradient has died away, Adam alone
+would still take steps of size eta. eta follows a schedule over t/T, and k counts the steps taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Descent", "Schedule", "check_schedule", "flatten", "schedule"]
+
+Schedule = str | float | Callable[[int, int], float]
+B1, B2 = 0.9, 0.999
+
+_NAMED: dict[str, Callable[[int, int], float]] = {
+    "linear": lambda t, T: t / T,
+    "reverse": lambda t, T: 1 - t / T,
+    "cosine": lambda t, T: 0.5 * (1 + math.cos(math.pi * t / T)),
+    "constant": lambda t, T: 1.0,  # noqa: ARG005
+}
+
+
+def schedule(rule: Schedule, t: int, T: int) -> float:
+    """The value of a schedule at step t of T: "linear" t/T, "reverse" 1-t/T, "cosine", a number, f(t, T)."""
+    if callable(rule):
+        return float(rule(t, T))
+    if isinstance(rule, str):
+        return _NAMED[rule](t, T)
+    return float(rule)
+
+
+def check_schedule(name: str, rule: Any) -> None:
+    """Raise unless `rule` is a schedule."""
+    if callable(rule):
+        return
+    if isinstance(rule, str):
+        if rule not in _NAMED:
+            raise ValueError(f"{name} must be one of {', '.join(_NAMED)}, a number or f(t, T); got {rule!r}")
+    elif isinstance(rule, bool) or not isinstance(rule, int | float) or not math.isfinite(rule) or rule < 0:
+        raise ValueError(f"{name} must be a schedule or a number that is not negative; got {rule!r}")
+
+
+@dataclass(frozen=True)
+class Descent:
+    """One of the two rules with its step size."""
+
+    optimizer: str
+    learning_rate: float
+    momentum: float
+    decay: Schedule
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in ("adam", "sgd"):
+            raise ValueError(f"optimizer must be 'adam' or 'sgd'; got {self.optimizer!r}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be positive; got {self.learning_rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1); got {self.momentum}")
+        check_schedule("decay", self.decay)
+
+    def rate(self, t: int, T: int) -> float:
+        """eta at step t of T."""
+        return self.learning_rate * schedule(self.decay, t, T)
+
+    def apply_(
+        self, x: Tensor, grad: Tensor, first: Tensor, second: Tensor, k: int, eta: float, floor: Tensor | float
+    ) -> None:
+        """Step number k (from 1) on x, in place, with its two moments."""
+        if self.optimizer == "sgd":
+            first.mul_(self.momentum).add_(grad)
+            x.add_(first, alpha=-eta)  # (2)
+            return
+        first.lerp_(grad, 1 - B1)
+        second.mul_(B2).addcmul_(grad, grad, value=1 - B2)
+        scale = second.sqrt().mul_((1 - B2**k) ** -0.5).add_(floor).add_(1e-12)
+        x.addcdiv_(first, scale, value=-eta / (1 - B1**k))  # (1)
+
+
+def flatten(gradients: dict[str, Tensor], batch: int) -> Tensor:
+    """Gradients by name as one tensor (F, P), in the order of `Family.flat`."""
+    return torch.cat([g.reshape(batch, -1) for g in gradients.values()], -1)

@@ -1,0 +1,78 @@
+"""Score divergences under reparametrised draws: what Fisher and Score share.
+
+    loss = E_e |W^T (g(theta) - s(theta))|^2,   theta = T_lambda(e)                               (1)
+With r = g - s and the weight W held in the graph,
+    d loss = d |W^T (g_lambda(theta) - s)|^2 at fixed s  -  (H v) . dtheta,   v = 2 W W^T r        (2)
+H = grad s being the Hessian of log Phi: one Hessian product per draw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bayescore.checks import check_count
+from bayescore.families.base import Family
+from bayescore.methods.base import Info, Method, Oracle, State
+from bayescore.methods.descent import Descent, Schedule
+from bayescore.rng import Streams
+
+__all__ = ["DivergenceState", "ReparametrisedDivergence"]
+
+
+@dataclass(frozen=True)
+class DivergenceState(State):
+    first: Tensor  # (F, P)
+    second: Tensor  # (F, P)
+
+
+@dataclass(frozen=True)
+class ReparametrisedDivergence(Method):
+    """Descent on (1); a subclass says in which norm."""
+
+    needs_hessian: ClassVar[bool] = True
+
+    samples: int = 1
+    learning_rate: float = 0.01
+    decay: Schedule = "cosine"
+    optimizer: str = "adam"
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples)
+        _ = self._descent
+
+    @property
+    def _descent(self) -> Descent:
+        return Descent(self.optimizer, self.learning_rate, self.momentum, self.decay)
+
+    @abstractmethod
+    def weigh(self, q: Family, r: Tensor) -> Tensor:
+        """W^T r, (F, S, .)."""
+
+    def init(self, family: Family, steps: int) -> DivergenceState:
+        zeros = torch.zeros_like(family.flat())
+        return DivergenceState(family=family, step=0, horizon=steps, first=zeros, second=zeros)
+
+    def step(self, state: DivergenceState, oracle: Oracle, streams: Streams) -> tuple[DivergenceState, Info]:
+        flat = state.family.flat()
+        leaf = flat.clone().requires_grad_()
+        with torch.enable_grad():
+            q = state.family.from_flat(leaf)
+            theta = q.transform(q.noise(streams, self.samples))  # (F, S, D)
+            s = oracle.score(theta.detach()).detach().requires_grad_()
+            loss = self.weigh(q, q.score(theta) - s).square().sum(-1).mean(-1)  # (F,)
+            grad, minus_v = torch.autograd.grad(loss.sum(), (leaf, s), retain_graph=True)
+            product = oracle.hessian_product(theta.detach(), minus_v)
+            (through,) = torch.autograd.grad((product * theta).sum(), leaf)  # (2)
+        first, second, descent = state.first.clone(), state.second.clone(), self._descent
+        eta = descent.rate(state.step, state.horizon)
+        descent.apply_(flat, grad + through, first, second, state.step + 1, eta, 0.0)
+        family = state.family.from_flat(flat)
+        new = dataclasses.replace(state, family=family, step=state.step + 1, first=first, second=second)
+        return new, Info(loss.detach())

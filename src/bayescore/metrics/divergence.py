@@ -1,0 +1,81 @@
+"""Divergences between a target and a family.
+
+    KL(N(m, V) | N(m', V')) = (tr(V'^{-1} V) + |m' - m|^2_{V'^{-1}} - D + log det V' - log det V) / 2    (1)
+    KL(pi | q) = E_pi [ log pi - log q ]     forward; over exact draws, or (1) for two Gaussians          (2)
+    ELBO(q)    = E_q [ log Phi - log q ]                                                                  (3)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayescore.families.base import Family
+from bayescore.families.full import FullGaussian
+from bayescore.targets.base import Target
+from bayescore.targets.gaussians import Gaussian, Known
+
+__all__ = ["ELBO", "ForwardKL", "gaussian_kl", "parameter_errors"]
+
+
+def gaussian_kl(mean: Tensor, covariance: Tensor, other_mean: Tensor, other_covariance: Tensor) -> Tensor:
+    """(1), batched over leading dimensions."""
+    L = torch.linalg.cholesky(covariance)
+    M = torch.linalg.cholesky(other_covariance)
+    ratio = torch.linalg.solve_triangular(M, L, upper=False)
+    shift = torch.linalg.solve_triangular(M, (other_mean - mean).unsqueeze(-1), upper=False)
+    log_dets = M.diagonal(dim1=-2, dim2=-1).log() - L.diagonal(dim1=-2, dim2=-1).log()
+    squares = ratio.square().sum((-2, -1)) + shift.square().sum((-2, -1)) - mean.shape[-1]
+    return 0.5 * squares + log_dets.sum(-1)
+
+
+class ForwardKL:
+    """KL(pi | q), (2): closed form for two Gaussians, else over one fixed set of exact draws.
+
+    Arguments:
+        target: a target with exact draws, or a batch of them.
+        draws: how many; None insists on the closed form.
+        seed: of the draws.
+    """
+
+    def __init__(self, target: Target, draws: int | None = 100_000, seed: int = 0) -> None:
+        if draws is None and not isinstance(target, Gaussian):
+            raise ValueError(f"{type(target).__name__} has no closed-form KL; give a number of draws")
+        self.target, self.draws, self.seed = target, draws, seed
+        self._points: Tensor | None = None
+        self._log_pi: Tensor | None = None
+
+    def __call__(self, family: Family, target: Target | None = None) -> Tensor:  # noqa: ARG002
+        if isinstance(self.target, Gaussian) and isinstance(family, FullGaussian):
+            return gaussian_kl(self.target.mean, self.target.covariance, family.mean, family.covariance)
+        if self._points is None or self._log_pi is None:
+            self._points = self._draw(self.draws or 1)
+            self._log_pi = self.target.log_prob(self._points).mean(-1)
+        return self._log_pi - family.log_prob(self._points).mean(-1)
+
+    def _draw(self, n: int) -> Tensor:
+        """Draws (n, D), or (F, n, D) where no member depends on its neighbours."""
+        if not isinstance(self.target, Known) or not self.target.batch_shape:
+            return self.target.sample(n, self.seed)
+        members = range(self.target.batch_shape[0])
+        return torch.stack([self.target[i].sample(n, self.seed) for i in members])
+
+
+class ELBO:
+    """ELBO of a family (3) over one fixed set of noise, so that differences between steps are sharp."""
+
+    def __init__(self, draws: int = 64, seed: int = 0) -> None:
+        self.draws, self.seed = draws, seed
+
+    def __call__(self, family: Family, target: Target) -> Tensor:
+        shape = (1,) * len(family.batch_shape) + (self.draws, family.noise_dim)
+        rng = torch.Generator(device=family.device).manual_seed(self.seed)
+        noise = torch.randn(shape, generator=rng, dtype=family.dtype, device=family.device)
+        x = family.transform(noise.expand(*family.batch_shape, -1, -1))
+        return (target.log_prob(x) - family.log_prob(x)).mean(-1)
+
+
+def parameter_errors(target: Gaussian, family: FullGaussian) -> tuple[Tensor, Tensor]:
+    """|m - m*|_2 and |V - V*|_Frobenius, as in Fig. 1 of the paper."""
+    mean = (family.mean - target.mean).norm(dim=-1)
+    return mean, torch.linalg.matrix_norm(family.covariance - target.covariance)

@@ -1,0 +1,59 @@
+"""The oracle: scores of a target for a batch of fits, counted and checked for non-finite values."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bayescore.rng import Streams
+from bayescore.targets.base import Target
+
+__all__ = ["CountingOracle"]
+
+
+class CountingOracle:
+    """Gives scores to a method, counts them, and notes which fits got a non-finite answer.
+
+    Arguments:
+        target: the target, single or a batch of F.
+        streams: the random numbers of the fits, for noisy scores.
+
+    `score_calls` counts one per point and evaluation, the same for each fit. A non-finite answer is replaced
+    by zeros, so that nothing breaks; `bad` (F,) then says which fits must not use this step.
+    """
+
+    def __init__(self, target: Target, streams: Streams) -> None:
+        self.target, self.streams = target, streams
+        self.has_density = target.has_density and not target.stochastic
+        self.score_calls = 0
+        self.hessian_products = 0
+        self.bad: Tensor | None = None
+
+    def score(self, x: Tensor) -> Tensor:
+        self.score_calls += x.shape[-2]
+        return self._checked(self.target.score(x, self.streams), x)
+
+    def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.score_calls += x.shape[-2]
+        value, score = self.target.log_prob_and_score(x)
+        return self._checked(value.unsqueeze(-1), x).squeeze(-1), self._checked(score, x)
+
+    def hessian_product(self, x: Tensor, v: Tensor) -> Tensor:
+        self.hessian_products += x.shape[-2]
+        return self._checked(self.target.hessian_product(x, v), x)
+
+    def _checked(self, answer: Tensor, x: Tensor) -> Tensor:
+        if answer.shape[:-1] != x.shape[:-1]:
+            raise ValueError(
+                f"{type(self.target).__name__} was asked at points {tuple(x.shape)} "
+                f"and answered with the shape {tuple(answer.shape)}"
+            )
+        if math.isfinite(float(answer.sum())):
+            return answer
+        finite = answer.isfinite().flatten(1).all(-1)  # (F,)
+        if finite.all():  # only the sum overflowed
+            return answer
+        self.bad = ~finite if self.bad is None else self.bad | ~finite
+        return torch.where(finite[:, None, None], answer, torch.zeros_like(answer))

@@ -1,0 +1,245 @@
+"""The result of a fit: the approximation, its history, its diagnosis, and its file.
+
+A fit is saved as one safetensors file: tensors (family, optimizer state, random streams) and, in the header, a
+JSON text (configuration, counts, history). Nothing is pickled, and a file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from bayescore.families import by_name as family_by_name
+from bayescore.families.base import Family
+from bayescore.history import History
+from bayescore.methods import by_name as method_by_name
+from bayescore.methods.base import Method, State
+from bayescore.metrics.estimate import Estimate
+from bayescore.metrics.psis import pareto_khat
+from bayescore.targets.base import Target
+
+if TYPE_CHECKING:
+    import arviz
+
+__all__ = ["Counts", "Fit", "Outcome"]
+
+FORMAT = "bayescore-fit-1"
+DIAGNOSIS_DRAWS = 4000
+
+
+class Outcome(Enum):
+    """How a run ended."""
+
+    CONVERGED = "converged"
+    BUDGET = "step budget used"
+    WORSE = "got worse"
+    DIVERGED = "diverged"
+    INTERRUPTED = "interrupted"
+    STOPPED = "stopped by a callback"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a run asked of its target."""
+
+    score_calls: int = 0
+    hessian_products: int = 0
+    density_evaluations: int = 0  # for the recorded metrics
+    check_calls: int = 0  # scores taken by the check of the target at the start
+    skipped_steps: int = 0  # steps left out because a score was not finite
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted approximation.
+
+    `family` is the approximation, `status` says in a sentence how the run ended, `history` holds what was
+    recorded, `khat` and `elbo` are diagnostics with Monte Carlo errors (None where there is no density;
+    `reasons` then says why).
+    """
+
+    family: Family
+    method: Method
+    target: Target | None
+    outcome: Outcome
+    status: str
+    history: History
+    counts: Counts
+    seconds: float
+    seed: int
+    state: State = field(repr=False)
+    streams: Tensor = field(repr=False)
+    pending: tuple[float, int] = field(default=(0.0, 0), repr=False)  # losses since the last record
+
+    @property
+    def score_calls(self) -> int:
+        return self.counts.score_calls
+
+    # -- diagnosis ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _log_ratios(self) -> Tensor | str:
+        """log Phi - log q at draws from q, or why there is none."""
+        if self.target is None:
+            return "the fit was loaded without its target; pass it to Fit.load(path, target)"
+        if not self.target.has_density:
+            return f"{type(self.target).__name__} has scores but no log density"
+        x = self.family.sample(DIAGNOSIS_DRAWS, seed=self.seed + 7919)
+        with torch.no_grad():
+            return self.target.log_prob(x) - self.family.log_prob(x)
+
+    @property
+    def elbo(self) -> Estimate | None:
+        """E_q[log Phi - log q] and its Monte Carlo error."""
+        ratios = self._log_ratios
+        if isinstance(ratios, str):
+            return None
+        return Estimate(float(ratios.mean()), float(ratios.std()) / math.sqrt(len(ratios)))
+
+    @property
+    def khat(self) -> Estimate | None:
+        """PSIS k-hat: below 0.5 good, up to 0.7 usable, above it do not trust q."""
+        ratios = self._log_ratios
+        return None if isinstance(ratios, str) else pareto_khat(ratios)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why a diagnostic is None, by name."""
+        ratios = self._log_ratios
+        return {"elbo": ratios, "khat": ratios} if isinstance(ratios, str) else {}
+
+    def summary(self) -> str:
+        """What a person wants to know, in a few lines."""
+        elbo, khat = self.elbo, self.khat
+        lines = [
+            f"{type(self.method).__name__} with {self.family}",
+            f"status       {self.status}",
+            f"score calls  {self.counts.score_calls} in {self.seconds:.2f} s",
+            f"ELBO         {elbo if elbo is not None else 'none: ' + self.reasons['elbo']}",
+            f"k-hat        {f'{khat} ({_trust(khat.value)})' if khat is not None else 'none: ' + self.reasons['khat']}",
+        ]
+        return "\n".join(lines)
+
+    def to_arviz(self, draws: int = 4000, seed: int = 0) -> arviz.InferenceData:
+        """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`."""
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError("to_arviz needs ArviZ: pip install 'bayescore[arviz]'") from error
+        x = self.family.sample(draws, seed)
+        stats = {"log_q": self.family.log_prob(x).unsqueeze(0).cpu().numpy()}
+        if self.target is not None and self.target.has_density:
+            with torch.no_grad():
+                stats["lp"] = self.target.log_prob(x).unsqueeze(0).cpu().numpy()
+        attrs = {"method": repr(self.method), "status": self.status, "score_calls": self.counts.score_calls}
+        if self.khat is not None:
+            attrs["khat"] = self.khat.value
+        return arviz.from_dict(
+            posterior={"theta": x.unsqueeze(0).cpu().numpy()}, sample_stats=stats, posterior_attrs=attrs
+        )
+
+    # -- file --------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fit to one file, whole or not at all."""
+        config = self.method.config()
+        for key, value in config.items():
+            if callable(value):
+                raise TypeError(f"{key}={value!r} is a function and cannot be saved; use a named schedule or a number")
+        header = {
+            "format": FORMAT,
+            "family": {"name": self.family.name, **self.family.config()},
+            "method": {"name": self.method.name, **config},
+            "step": self.state.step,
+            "horizon": self.state.horizon,
+            "outcome": self.outcome.name,
+            "status": self.status,
+            "history": self.history.columns,
+            "counts": self.counts.__dict__,
+            "seconds": self.seconds,
+            "seed": self.seed,
+            "pending": self.pending,
+        }
+        tensors = {f"state.{k}": v.detach().cpu().contiguous().clone() for k, v in self.state.tensors().items()}
+        data = save({**tensors, "streams": self.streams.cpu()}, {"json": json.dumps(header)})
+        _write(Path(path), data)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], target: Target | None = None) -> Fit:
+        """Read a saved fit; with its target it can be diagnosed and resumed."""
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no saved fit at {path}")
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = json.loads((file.metadata() or {})["json"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return _rebuild(header, tensors, target)
+        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+            raise ValueError(
+                f"{path} is not a readable bayescore fit (truncated, or written by something else): {error}"
+            ) from error
+
+
+def _trust(khat: float) -> str:
+    if khat < 0.5:
+        return "good"
+    if khat <= 0.7:
+        return "usable"
+    return "do not trust this approximation"
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], target: Target | None) -> Fit:
+    if header.get("format") != FORMAT:
+        raise ValueError(f"its format is {header.get('format')!r}, not {FORMAT!r}")
+    method_config = dict(header["method"])
+    method = method_by_name(method_config.pop("name"))(**method_config)
+    family_config = dict(header["family"])
+    kind = family_by_name(family_config.pop("name"))
+    states = {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
+    device = target.device if target is not None else torch.device("cpu")
+    states = {k: v.to(device) for k, v in states.items()}
+    batch = kind.rebuild(
+        family_config, {k.removeprefix("family."): v for k, v in states.items() if k.startswith("family.")}
+    )
+    state = replace(method.init(batch, header["horizon"]), step=header["step"]).with_tensors(states)
+    history = History(header["history"])
+    return Fit(
+        family=state.family[0],
+        method=method,
+        target=target,
+        outcome=Outcome[header["outcome"]],
+        status=header["status"],
+        history=history,
+        counts=Counts(**header["counts"]),
+        seconds=header["seconds"],
+        seed=header["seed"],
+        state=state,
+        streams=tensors["streams"],
+        pending=(header["pending"][0], header["pending"][1]),
+    )

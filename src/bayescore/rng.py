@@ -1,0 +1,74 @@
+"""Random streams: one generator per fit, so that no fit depends on its neighbours.
+
+A batch of F fits owns F generators. Every draw has a leading dimension F, and row f comes from
+generator f alone: the same seed gives the same numbers whether a fit runs alone or among others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["Streams", "generator"]
+
+
+def generator(seed: int | torch.Generator | None, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator from a seed; a generator is passed through, None means fresh entropy."""
+    if isinstance(seed, torch.Generator):
+        return seed
+    rng = torch.Generator(device=device)
+    if seed is None:
+        rng.seed()
+    elif isinstance(seed, int) and not isinstance(seed, bool):
+        rng.manual_seed(seed)
+    else:
+        raise TypeError(f"a seed is an int, a torch.Generator or None; got {seed!r}")
+    return rng
+
+
+class Streams:
+    """F independent random streams, drawn together as tensors (F, ...)."""
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not seeds:
+            raise ValueError("at least one seed is needed")
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.generators = [generator(seed, self.device) for seed in seeds]
+
+    def __len__(self) -> int:
+        return len(self.generators)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers (F, *shape)."""
+        return self._gather(torch.randn, shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform numbers in [0, 1), (F, *shape)."""
+        return self._gather(torch.rand, shape)
+
+    def subsets(self, population: int, size: int) -> Tensor:
+        """Indices (F, size) drawn without replacement from range(population)."""
+        rows = [torch.randperm(population, generator=g, device=self.device)[:size] for g in self.generators]
+        return torch.stack(rows)
+
+    def state(self) -> Tensor:
+        """The state of every generator, (F, bytes)."""
+        return torch.stack([g.get_state() for g in self.generators])
+
+    def restore(self, state: Tensor) -> None:
+        """Continue from a state that `state()` returned."""
+        for g, row in zip(self.generators, state, strict=True):
+            g.set_state(row)
+
+    def _gather(self, draw, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
+        rows = [draw((1, *shape), generator=g, dtype=self.dtype, device=self.device) for g in self.generators]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)

@@ -1,0 +1,99 @@
+"""The check of a target before a run: is it finite where q0 lives, and is its score the gradient it should be?
+
+    s(x) . v = d/dh log Phi(x + h v) at h = 0,  by a central difference                       (1)
+A score that comes without a density is asked far out instead: where x . s(x) > 0 all around, the density would
+grow without bound, which is what a wrong sign looks like                                     (2)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayescore.families.base import Family
+from bayescore.rng import Streams
+from bayescore.targets.base import Target
+
+__all__ = ["check_match", "check_start"]
+
+DRAWS = 20
+
+
+def check_match(target: Target, family: Family) -> None:
+    """Refuse a family of another dimension, dtype or device than the target."""
+    if target.dim != family.dim:
+        raise ValueError(f"the target has {target.dim} dimensions and the family {family.dim}; make them equal")
+    if target.dtype != family.dtype:
+        raise ValueError(
+            f"the target works in {target.dtype} and the family in {family.dtype}; use family.to({target.dtype})"
+        )
+    if target.device != family.device:
+        raise ValueError(
+            f"the target is on {target.device} and the family on {family.device}; use family.to('{target.device}')"
+        )
+
+
+def check_start(target: Target, family: Family) -> int:
+    """Check the target at draws from a batch of families (F,); returns the score calls it took per fit."""
+    F = family.batch_shape[0]
+    streams = Streams([104_729] * F, dtype=family.dtype, device=family.device)
+    with torch.no_grad():
+        x = family.transform(family.noise(streams, DRAWS))  # (F, 20, D)
+    score = target.score(x, streams)
+    if score.shape != x.shape:
+        raise ValueError(f"the score must have the shape of its points {tuple(x.shape)}; got {tuple(score.shape)}")
+    usable = score.isfinite().all(-1)
+    if target.has_density:
+        with torch.no_grad():
+            value = target.log_prob(x)
+        usable &= value.isfinite()
+    if not usable.any(-1).all():
+        what = "log density or score" if target.has_density else "score"
+        raise ValueError(
+            f"the {what} is not finite at any of {DRAWS} draws from the start q0; "
+            "move q0 to where the target lives (mean=, scale=) or check the target"
+        )
+    if target.stochastic:
+        return DRAWS
+    if target.has_density:
+        _check_gradient(target, x, score, usable, streams)
+        return DRAWS
+    _check_outward(target, x)
+    return 2 * DRAWS
+
+
+def _check_gradient(target: Target, x: Tensor, score: Tensor, usable: Tensor, streams: Streams) -> None:
+    """(1) along one random direction per draw."""
+    v = streams.normal(*x.shape[1:])
+    v = v / v.norm(dim=-1, keepdim=True)
+    eps = torch.finfo(x.dtype).eps
+    h = eps ** (1 / 3) * (1 + x.norm(dim=-1, keepdim=True))
+    with torch.no_grad():
+        up, down = target.log_prob(x + h * v), target.log_prob(x - h * v)
+    numeric, given = (up - down) / (2 * h.squeeze(-1)), (score * v).sum(-1)
+    # what rounding alone can do to the difference quotient
+    noise = 10 * eps * torch.maximum(up.abs(), down.abs()) / h.squeeze(-1)
+    far = (numeric - given).abs() > 0.02 * (numeric.abs() + given.abs()) + noise + 1e-6
+    judged = usable & numeric.isfinite()
+    wrong = far & judged
+    if judged.any() and float(wrong[judged].double().mean()) > 0.5:
+        i = wrong.nonzero()[0].tolist()
+        a, b = float(given[*i]), float(numeric[*i])
+        guess = "; its sign is flipped" if abs(a + b) < 0.02 * (abs(a) + abs(b)) else ""
+        raise ValueError(
+            f"the score is not the gradient of the log density{guess}: along a random direction it gives {a:.6g} "
+            f"and the density changes by {b:.6g} (pass check=False if you know better)"
+        )
+
+
+def _check_outward(target: Target, x: Tensor) -> None:
+    """(2) at points a thousand spreads away from the start."""
+    centre = x.mean(-2, keepdim=True)
+    d = x - centre
+    far = centre + 1e3 * d
+    outward = (target.score(far) * d).sum(-1)
+    if (outward > 0).all():
+        raise ValueError(
+            f"the score points outwards at all of {DRAWS} points far from the start: no density decays like that, so "
+            "its sign is probably flipped; a score is the gradient of +log density (pass check=False if you know better)"
+        )

@@ -1,0 +1,58 @@
+"""Targets: the densities a fit approximates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bayescore.checks import unknown_name
+from bayescore.targets.base import Target
+from bayescore.targets.functions import LogDensity, ScoreFunction
+from bayescore.targets.gaussians import Gaussian, GaussianMixture
+from bayescore.targets.minibatch import MiniBatchPosterior
+from bayescore.targets.noisy import NoisyScore
+from bayescore.targets.shapes import Banana, Funnel, SinhArcsinh
+
+__all__ = [
+    "NAMED",
+    "Banana",
+    "Funnel",
+    "Gaussian",
+    "GaussianMixture",
+    "LogDensity",
+    "MiniBatchPosterior",
+    "NoisyScore",
+    "ScoreFunction",
+    "SinhArcsinh",
+    "Target",
+    "by_name",
+]
+
+#: ready-made targets by name: (one line for people, a maker taking dim and seed)
+NAMED: dict[str, tuple[str, Callable[[int | None, int], Target]]] = {
+    "gaussian": (
+        "Gaussian from the paper's random generator (3 dimensions unless --dim says)",
+        lambda dim, seed: Gaussian.random(dim or 3, seed=seed),
+    ),
+    "mixture": (
+        "mixture of 5 Gaussians from the paper's random generator (3)",
+        lambda dim, seed: GaussianMixture.random(dim or 3, 5, seed=seed),
+    ),
+    "separated": (
+        "mixture of 5 well-separated Gaussians (3)",
+        lambda dim, seed: GaussianMixture.separated(dim or 3, 5, seed=seed),
+    ),
+    "ill-conditioned": (
+        "rotated Gaussian with condition number 1e4 (100)",
+        lambda dim, seed: Gaussian.ill_conditioned(dim or 100, 1e4, seed=seed),
+    ),
+    "banana": ("Gaussian bent along a parabola (2)", lambda dim, seed: Banana(dim or 2)),  # noqa: ARG005
+    "funnel": ("Neal's funnel (3)", lambda dim, seed: Funnel(dim or 3)),  # noqa: ARG005
+    "skewed": ("sinh-arcsinh normal with skewed coordinates (3)", lambda dim, seed: SinhArcsinh(dim or 3)),  # noqa: ARG005
+}
+
+
+def by_name(name: str, dim: int | None = None, seed: int = 0) -> Target:
+    """The ready-made target of that name; the error suggests the nearest."""
+    if name not in NAMED:
+        raise unknown_name("target", name, NAMED)
+    return NAMED[name][1](dim, seed)
