@@ -1,9 +1,9 @@
 """bayescore: score-based variational inference in PyTorch.
 
-    import bayescore as bs
+import bayescore as bs
 
-    target = bs.targets.LogDensity(fn, dim=2)
-    fit = bs.fit(target, bs.families.FullGaussian.init(2), bs.methods.ProximalScore(), steps=1000, seed=0)
+target = bs.targets.LogDensity(fn, dim=2)
+fit = bs.fit(target, bs.families.FullGaussian.init(2), bs.methods.ProximalScore(), steps=1000, seed=0)
 """
 
 from importlib.metadata import version

@@ -35,7 +35,9 @@ class History:
 
     def __getitem__(self, key: str) -> Tensor:
         if key not in self.columns:
-            raise KeyError(f"nothing called {key!r} was recorded; there is {', '.join(self.columns) or 'nothing'}")
+            raise KeyError(
+                f"nothing called {key!r} was recorded; there is {', '.join(self.columns) or 'nothing'}"
+            )
         return torch.tensor(self.columns[key], dtype=torch.float64)
 
     def __contains__(self, key: object) -> bool:

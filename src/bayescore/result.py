@@ -1,7 +1,7 @@
 """The result of a fit: the approximation, its history, its diagnosis, and its file.
 
-A fit is saved as one safetensors file: tensors (family, optimizer state, random streams) and, in the header, a
-JSON text (configuration, counts, history). Nothing is pickled, and a file is written whole or not at all.
+A fit is saved as one safetensors file: tensors (family, optimizer state, random streams) and, in the header,
+a JSON text (configuration, counts, history). Nothing is pickled, and a file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = ["Counts", "Fit", "Outcome"]
 
 FORMAT = "bayescore-fit-1"
 DIAGNOSIS_DRAWS = 4000
+EVEN = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
 
 
 class Outcome(Enum):
@@ -123,14 +124,28 @@ class Fit:
     def summary(self) -> str:
         """What a person wants to know, in a few lines."""
         elbo, khat = self.elbo, self.khat
+        why = self.reasons
         lines = [
             f"{type(self.method).__name__} with {self.family}",
             f"status       {self.status}",
             f"score calls  {self.counts.score_calls} in {self.seconds:.2f} s",
-            f"ELBO         {elbo if elbo is not None else 'none: ' + self.reasons['elbo']}",
-            f"k-hat        {f'{khat} ({_trust(khat.value)})' if khat is not None else 'none: ' + self.reasons['khat']}",
+            f"ELBO         {'none: ' + why['elbo'] if elbo is None else elbo}",
+            f"k-hat        {'none: ' + why['khat'] if khat is None else f'{khat} ({self.verdict})'}",
         ]
         return "\n".join(lines)
+
+    @property
+    def verdict(self) -> str:
+        """Whether to trust q, in plain words."""
+        ratios = self._log_ratios
+        if isinstance(ratios, str):
+            return f"unknown: {ratios}"
+        khat, spread = pareto_khat(ratios).value, float(ratios.std())
+        if spread < EVEN:
+            return f"good: log density and log q differ by a constant up to {spread:.1g} nats"
+        if khat < 0.5:
+            return "good"
+        return "usable" if khat <= 0.7 else "do not trust this approximation"
 
     def to_arviz(self, draws: int = 4000, seed: int = 0) -> arviz.InferenceData:
         """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`."""
@@ -157,7 +172,9 @@ class Fit:
         config = self.method.config()
         for key, value in config.items():
             if callable(value):
-                raise TypeError(f"{key}={value!r} is a function and cannot be saved; use a named schedule or a number")
+                raise TypeError(
+                    f"{key}={value!r} is a function and cannot be saved; use a named schedule or a number"
+                )
         header = {
             "format": FORMAT,
             "family": {"name": self.family.name, **self.family.config()},
@@ -172,7 +189,9 @@ class Fit:
             "seed": self.seed,
             "pending": self.pending,
         }
-        tensors = {f"state.{k}": v.detach().cpu().contiguous().clone() for k, v in self.state.tensors().items()}
+        tensors = {
+            f"state.{k}": v.detach().cpu().contiguous().clone() for k, v in self.state.tensors().items()
+        }
         data = save({**tensors, "streams": self.streams.cpu()}, {"json": json.dumps(header)})
         _write(Path(path), data)
 
@@ -191,14 +210,6 @@ class Fit:
             raise ValueError(
                 f"{path} is not a readable bayescore fit (truncated, or written by something else): {error}"
             ) from error
-
-
-def _trust(khat: float) -> str:
-    if khat < 0.5:
-        return "good"
-    if khat <= 0.7:
-        return "usable"
-    return "do not trust this approximation"
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""The check of a target before a run: is it finite where q0 lives, and is its score the gradient it should be?
+"""The check of a target before a run: is it finite where q0 lives, and is its score a gradient?
 
     s(x) . v = d/dh log Phi(x + h v) at h = 0,  by a central difference                       (1)
-A score that comes without a density is asked far out instead: where x . s(x) > 0 all around, the density would
-grow without bound, which is what a wrong sign looks like                                     (2)
+A score that comes without a density is asked far out instead: where x . s(x) > 0 all around, the density
+would grow without bound, which is what a wrong sign looks like                                     (2)
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ DRAWS = 20
 def check_match(target: Target, family: Family) -> None:
     """Refuse a family of another dimension, dtype or device than the target."""
     if target.dim != family.dim:
-        raise ValueError(f"the target has {target.dim} dimensions and the family {family.dim}; make them equal")
+        raise ValueError(
+            f"the target has {target.dim} dimensions and the family {family.dim}; make them equal"
+        )
     if target.dtype != family.dtype:
         raise ValueError(
-            f"the target works in {target.dtype} and the family in {family.dtype}; use family.to({target.dtype})"
+            f"the target works in {target.dtype} and the family in {family.dtype}; "
+            f"use family.to({target.dtype})"
         )
     if target.device != family.device:
         raise ValueError(
-            f"the target is on {target.device} and the family on {family.device}; use family.to('{target.device}')"
+            f"the target is on {target.device} and the family on {family.device}; "
+            f"use family.to('{target.device}')"
         )
 
 
@@ -41,7 +45,9 @@ def check_start(target: Target, family: Family) -> int:
         x = family.transform(family.noise(streams, DRAWS))  # (F, 20, D)
     score = target.score(x, streams)
     if score.shape != x.shape:
-        raise ValueError(f"the score must have the shape of its points {tuple(x.shape)}; got {tuple(score.shape)}")
+        raise ValueError(
+            f"the score must have the shape of its points {tuple(x.shape)}; got {tuple(score.shape)}"
+        )
     usable = score.isfinite().all(-1)
     if target.has_density:
         with torch.no_grad():
@@ -81,8 +87,8 @@ def _check_gradient(target: Target, x: Tensor, score: Tensor, usable: Tensor, st
         a, b = float(given[*i]), float(numeric[*i])
         guess = "; its sign is flipped" if abs(a + b) < 0.02 * (abs(a) + abs(b)) else ""
         raise ValueError(
-            f"the score is not the gradient of the log density{guess}: along a random direction it gives {a:.6g} "
-            f"and the density changes by {b:.6g} (pass check=False if you know better)"
+            f"the score is not the gradient of the log density{guess}: along a random direction it gives "
+            f"{a:.6g} and the density changes by {b:.6g} (pass check=False if you know better)"
         )
 
 
@@ -94,6 +100,7 @@ def _check_outward(target: Target, x: Tensor) -> None:
     outward = (target.score(far) * d).sum(-1)
     if (outward > 0).all():
         raise ValueError(
-            f"the score points outwards at all of {DRAWS} points far from the start: no density decays like that, so "
-            "its sign is probably flipped; a score is the gradient of +log density (pass check=False if you know better)"
+            f"the score points outwards at all of {DRAWS} points far from the start: no density decays like "
+            "that, so its sign is probably flipped; a score is the gradient of +log density "
+            "(pass check=False if you know better)"
         )

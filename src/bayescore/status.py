@@ -37,7 +37,8 @@ class Plateau:
         """A sentence if the plateau is reached."""
         if self.metric not in history:
             raise ValueError(
-                f"Plateau watches {self.metric!r}, which is not recorded; there is {', '.join(history.columns)}"
+                f"Plateau watches {self.metric!r}, which is not recorded; "
+                f"there is {', '.join(history.columns)}"
             )
         values = [v for v in history.columns[self.metric] if math.isfinite(v)]
         if len(values) <= self.patience:
@@ -59,17 +60,18 @@ def final_status(history: History, step: int, horizon: int) -> tuple[Outcome, st
         return Outcome.BUDGET, f"step budget of {horizon} used; too few records to judge convergence"
     quarter = len(values) // 4
     last, before = _median(values[-quarter:]), _median(values[-2 * quarter : -quarter])
+    change = f"{before:.4g} to {last:.4g}"
     if key == "loss":
         if last > 0.8 * before:
-            return Outcome.CONVERGED, f"converged: the loss no longer falls ({before:.3g} to {last:.3g}) after {horizon} steps"
-        return Outcome.BUDGET, f"step budget of {horizon} used; the loss still fell from {before:.3g} to {last:.3g}"
+            return Outcome.CONVERGED, f"converged: the loss no longer falls ({change}) after {horizon} steps"
+        return Outcome.BUDGET, f"step budget of {horizon} used; the loss still fell from {change}"
     if values[-1] < values[0] - STILL:
-        text = f"got worse: the ELBO fell from {values[0]:.4g} to {values[-1]:.4g}; use a smaller step or another start"
-        return Outcome.WORSE, text
+        fall = f"the ELBO fell from {values[0]:.4g} to {values[-1]:.4g}"
+        return Outcome.WORSE, f"got worse: {fall}; use a smaller step or another start"
     if abs(last - before) <= STILL:
-        text = f"converged: the ELBO moved by {abs(last - before):.2g} nats over the last quarter of {horizon} steps"
-        return Outcome.CONVERGED, text
-    return Outcome.BUDGET, f"step budget of {horizon} used; the ELBO still moved from {before:.4g} to {last:.4g}"
+        move = f"the ELBO moved by {abs(last - before):.2g} nats"
+        return Outcome.CONVERGED, f"converged: {move} over the last quarter of {horizon} steps"
+    return Outcome.BUDGET, f"step budget of {horizon} used; the ELBO still moved from {change}"
 
 
 def _median(values: list[float]) -> float:

@@ -61,6 +61,29 @@ def execute(batch: Sequence[Run]) -> Iterator[Outcome]:
         yield walk(run)
 
 
+def count_threads(batch: Sequence[Run]) -> Iterator[Outcome]:
+    """The same, and how many threads a worker computes with."""
+    import torch
+
+    for outcome in execute(batch):
+        yield replace(outcome, metrics={"threads": torch.get_num_threads()})
+
+
+class Unloadable:
+    """Can be sent to another process, but not received there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (refuse, ())
+
+
+def refuse() -> None:
+    raise ImportError("not in this process")
+
+
+def execute_with(_: Unloadable, batch: Sequence[Run]) -> Iterator[Outcome]:
+    return execute(batch)
+
+
 def walk(run: Run) -> Outcome:
     steps = run.config["steps"]
     rng = np.random.default_rng([run.seed, len(run.method)])

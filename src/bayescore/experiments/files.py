@@ -32,7 +32,13 @@ def write_file(path: Path, content: str | bytes) -> None:
             stream.write(data)
         os.chmod(name, 0o644)  # mkstemp makes it private to the user
         os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise OSError(
+            problem.errno,
+            f"could not be written ({reason}); the records are safe, the same command draws again",
+            str(path),
+        ) from problem
+    finally:
+        with suppress(FileNotFoundError):
             os.unlink(name)
-        raise

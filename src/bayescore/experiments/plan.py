@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayescore.checks import check_count, unknown_name
 from bayescore.experiments.declare import Experiment, Run
 from bayescore.experiments.encoding import encode, run_id
 from bayescore.experiments.record import Record, Records
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "check_name", "plan"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,12 @@ def plan(
     methods: Sequence[str] | None = None,
 ) -> Plan:
     """The grid of a profile, with its own number of seeds and all methods unless others are asked for."""
-    if profile not in experiment.profiles:
-        raise unknown_name(f"profile of {experiment.id}", profile, experiment.profiles)
+    check_name(f"profile of {experiment.id}", profile, experiment.profiles)
     count = experiment.profiles[profile].seeds if seeds is None else seeds
-    check_count("the number of seeds", count)
+    if count < 1:
+        raise ValueError(f"the number of seeds must be at least 1; got {count}")
     for method in methods or ():
-        if method not in experiment.methods:
-            raise unknown_name(f"method of {experiment.id}", method, experiment.methods)
+        check_name(f"method of {experiment.id}", method, experiment.methods)
     # in the order of the declaration, whatever the order on the command line
     wanted = tuple(m for m in experiment.methods if methods is None or m in methods)
     numbers = tuple(range(count))
@@ -89,3 +87,11 @@ def plan(
             f"{experiment.id} has no runs for profile {profile!r} and methods {', '.join(wanted)}"
         )
     return Plan(experiment, profile, numbers, wanted, runs)
+
+
+def check_name(kind: str, word: str, choices: Iterable[str]) -> None:
+    """Raise unless `word` is one of the choices; the error suggests the nearest."""
+    if word not in (known := list(choices)):
+        from bayescore.checks import unknown_name  # loads torch, which a grid can do without
+
+        raise unknown_name(kind, word, known)

@@ -11,8 +11,8 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from bayescore.checks import unknown_name
 from bayescore.experiments.declare import Experiment
+from bayescore.experiments.plan import check_name
 
 __all__ = ["find_experiments", "pick"]
 
@@ -37,8 +37,7 @@ def find_experiments(package: str = "bayescore.experiments") -> dict[str, Experi
 
 def pick(experiments: Mapping[str, Experiment], name: str) -> Experiment:
     """The experiment with this id; an error suggests the nearest one."""
-    if name not in experiments:
-        raise unknown_name("experiment", name, experiments)
+    check_name("experiment", name, experiments)
     return experiments[name]
 
 

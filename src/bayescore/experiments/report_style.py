@@ -61,11 +61,12 @@ nav li { break-inside: avoid; }
 @media print {
   :root { --ink: #000; --soft: #333; --page: #fff; --card: #fff; --line: #999; --link: #000;
     --yes: #000; --part: #000; --no: #000; --none: #000; }
-  body { max-width: none; padding: 0; font-size: 10pt; }
+  html { font-size: 10pt; }
+  body { max-width: none; padding: 0; }
   .wide { overflow: visible; border: 0; }
   figure img { min-width: 0; }
   th, td { white-space: normal; padding: 0.2rem 0.4rem; }
-  table { font-size: 8.5pt; }
+  table { font-size: 0.85rem; }
   h2, h3 { break-after: avoid; }
   a { text-decoration: none; }
   nav { display: none; }

@@ -145,9 +145,7 @@ def mostly(
         chosen = records.arms[arm]
         hits = sum(bool(holds(record)) for record in chosen)
         interval = fraction_interval(hits, len(chosen), level)
-        sentence = (
-            f"In {hits} of {len(chosen)} runs of {arm} {what}: fraction {_show(interval)}."
-        )
+        sentence = f"In {hits} of {len(chosen)} runs of {arm} {what}: fraction {_show(interval)}."
         return Judgement(judge_interval(interval, at_least, 1.0), sentence, dict(vars(interval)))
 
     return Rule(words, judge)

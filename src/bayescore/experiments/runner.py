@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bayescore.checks import check_count
 from bayescore.experiments import provenance
 from bayescore.experiments.files import prepare_folder
 from bayescore.experiments.plan import Plan
@@ -69,7 +68,8 @@ def run_plans(
     disk is full: what was recorded until then stays.
     """
     count = provenance.usable_cores() if jobs is None else jobs
-    check_count("the number of jobs", count)
+    if count < 1:
+        raise ValueError(f"the number of jobs must be at least 1; got {count}")
     return _Session(plans, out).run(count, watch)
 
 

@@ -37,6 +37,8 @@ class Family(ABC):
     name: ClassVar[str]
     #: whether `transform` is differentiable in the parameters
     reparametrised: ClassVar[bool] = True
+    #: whether `score_and_pullback` needs no automatic differentiation
+    closed_form: ClassVar[bool] = False
 
     dim: int
 
@@ -88,7 +90,8 @@ class Family(ABC):
         for key, value in self.parameters().items():
             shape = value.shape[len(batch) :]
             size = shape.numel()
-            parameters[key] = flat[..., start : start + size].unflatten(-1, shape) if shape else flat[..., start]
+            part = flat[..., start : start + size]
+            parameters[key] = part.unflatten(-1, shape) if shape else part.squeeze(-1)
             start += size
         return self.replace(parameters)
 

@@ -31,6 +31,7 @@ class DiagonalGaussian(Family):
     """
 
     name = "diagonal"
+    closed_form = True
 
     def __init__(self, mean: Tensor, log_sd: Tensor) -> None:
         check_shape("mean", mean, ("D",))
@@ -104,20 +105,19 @@ class DiagonalGaussian(Family):
         return g, lambda e: pull(e, None)
 
     def jet(self, x: Tensor) -> tuple[Tensor, Tensor, Jet]:
-        """|d/sigma|^2, the score, and the gradient of sum_s e_s . g(x_s) + c_s log q(x_s)."""
-        precision = (-2 * self.log_sd).exp().unsqueeze(-2)
-        d = x - self.mean.unsqueeze(-2)
-        g = -d * precision
-        u2 = -d * g
+        """-d/sigma, the score, and the gradient of sum_s e_s . g(x_s) + c_s log q(x_s)."""
+        scale = (-self.log_sd).exp().unsqueeze(-2)
+        u = (self.mean.unsqueeze(-2) - x) * scale
+        g = u * scale
 
         def pull(e: Tensor, c: Tensor | None) -> Parameters:
-            mean, log_sd = e * precision, -2 * e * g  # (3)
+            mean, log_sd = e * scale.square(), -2 * e * g  # (3)
             if c is not None:  # (4)
                 c = c.unsqueeze(-1)
-                mean, log_sd = mean - c * g, log_sd + c * (u2 - 1)
+                mean, log_sd = mean - c * g, log_sd + c * (u.square() - 1)
             return {"mean": mean.sum(-2), "log_sd": log_sd.sum(-2)}
 
-        return u2.sum(-1), g, pull
+        return u, g, pull
 
     def entropy(self) -> Tensor:
         return self.log_sd.sum(-1) + 0.5 * self.dim * (1 + LOG_2PI)

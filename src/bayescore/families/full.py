@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 import torch
@@ -41,16 +42,24 @@ LOG_2PI = math.log(2 * math.pi)
 
 def raw_from_factor(factor: Tensor) -> Tensor:
     """R from L: the logarithm on the diagonal."""
-    return torch.where(_eye(factor), factor.abs().log(), factor.tril())
+    return torch.where(_masks(factor)[0], factor.abs().log(), factor.tril())
 
 
 def factor_from_raw(raw: Tensor) -> Tensor:
-    """L from R: the exponential on the diagonal. (Above it R is zero; autograd must learn that it stays so.)"""
-    return torch.where(_eye(raw), raw.exp(), raw.tril(-1) if raw.requires_grad else raw)
+    """L from R: the exponential on the diagonal. (Above it R is zero; autograd must learn to keep it.)"""
+    return torch.where(_masks(raw)[0], raw.exp(), raw.tril(-1) if raw.requires_grad else raw)
 
 
-def _eye(matrix: Tensor) -> Tensor:
-    return torch.eye(matrix.shape[-1], dtype=torch.bool, device=matrix.device)
+def _masks(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The diagonal (bool) and the strictly lower triangle (ones) of a D x D matrix."""
+    return _make_masks(matrix.shape[-1], matrix.dtype, matrix.device)
+
+
+@lru_cache(maxsize=32)
+def _make_masks(dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        ones = torch.ones(dim, dim, dtype=dtype, device=device)
+        return torch.eye(dim, dtype=torch.bool, device=device), ones.tril(-1)
 
 
 def start_mean(
@@ -67,6 +76,11 @@ def start_mean(
     return torch.randn(dim, generator=generator(seed, device), dtype=dtype, device=device)
 
 
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, without the overhead of broadcasting where both are batches of matrices."""
+    return torch.bmm(a, b) if a.dim() == 3 == b.dim() and a.shape[0] == b.shape[0] else a @ b
+
+
 class FullGaussian(Family):
     """N(m, V) with a full covariance matrix.
 
@@ -80,17 +94,22 @@ class FullGaussian(Family):
     """
 
     name = "full"
+    closed_form = True
 
     def __init__(self, mean: Tensor, factor: Tensor, form: Form = "covariance") -> None:
         check_shape("mean", mean, ("D",))
         dim = mean.shape[-1]
         check_shape("factor", factor, (dim, dim))
         if factor.shape[:-2] != mean.shape[:-1]:
-            raise ValueError(f"mean {tuple(mean.shape)} and factor {tuple(factor.shape)} disagree in their batch")
+            raise ValueError(
+                f"mean {tuple(mean.shape)} and factor {tuple(factor.shape)} disagree in their batch"
+            )
         if form not in ("covariance", "precision"):
             raise ValueError(f"form must be 'covariance' or 'precision'; got {form!r}")
         if not (factor.diagonal(dim1=-2, dim2=-1) > 0).all():
-            raise ValueError("factor must have a positive diagonal; use FullGaussian.from_moments for a covariance")
+            raise ValueError(
+                "factor must have a positive diagonal; use FullGaussian.from_moments for a covariance"
+            )
         self.mean, self.raw, self.form, self.dim = mean, raw_from_factor(factor), form, dim
 
     @classmethod
@@ -109,7 +128,9 @@ class FullGaussian(Family):
         if scale <= 0:
             raise ValueError(f"scale must be positive; got {scale}")
         need = 3 * dim * dim * torch.finfo(dtype).bits // 8
-        check_memory(f"a full Gaussian in {dim} dimensions", need, start.device, "use a diagonal or low-rank family")
+        check_memory(
+            f"a full Gaussian in {dim} dimensions", need, start.device, "use a diagonal or low-rank family"
+        )
         return cls(start, scale * torch.eye(dim, dtype=dtype, device=device))
 
     @classmethod
@@ -118,7 +139,9 @@ class FullGaussian(Family):
         check_shape("covariance", covariance, (mean.shape[-1], mean.shape[-1]))
         factor, info = torch.linalg.cholesky_ex(covariance)
         if info.any():
-            raise ValueError("covariance must be symmetric positive definite; its Cholesky factorisation failed")
+            raise ValueError(
+                "covariance must be symmetric positive definite; its Cholesky factorisation failed"
+            )
         return cls(mean, factor)
 
     def parameters(self) -> Parameters:
@@ -169,10 +192,17 @@ class FullGaussian(Family):
         return m + torch.linalg.solve_triangular(L, noise, upper=False, left=False)  # (2)
 
     def _whiten(self, x: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
-        d = x - self.mean.unsqueeze(-2)  # (..., S, D)
+        """m - x and -u, (..., S, D): with these signs no product below needs a minus."""
+        d = self.mean.unsqueeze(-2) - x
         if self.form == "covariance":
             return d, torch.linalg.solve_triangular(L.mT, d, upper=True, left=False)
-        return d, d @ L
+        return d, product(d, L)
+
+    def _unwhiten(self, u: Tensor, L: Tensor) -> Tensor:
+        """The score from -u."""
+        if self.form == "covariance":
+            return torch.linalg.solve_triangular(L, u, upper=False, left=False)
+        return product(u, L.mT)
 
     def log_prob(self, x: Tensor) -> Tensor:
         if x.dim() == 1:
@@ -186,44 +216,40 @@ class FullGaussian(Family):
         if x.dim() == 1:
             return self.score(x.unsqueeze(0)).squeeze(0)
         L = self.factor
-        _, u = self._whiten(x, L)
-        return self._unwhiten(u, L)
-
-    def _unwhiten(self, u: Tensor, L: Tensor) -> Tensor:
-        if self.form == "covariance":
-            return -torch.linalg.solve_triangular(L, u, upper=False, left=False)
-        return -(u @ L.mT)
+        return self._unwhiten(self._whiten(x, L)[1], L)
 
     def score_and_pullback(self, x: Tensor) -> tuple[Tensor, Pullback]:
         _, g, pull = self.jet(x)
         return g, lambda e: pull(e, None)
 
     def jet(self, x: Tensor) -> tuple[Tensor, Tensor, Jet]:
-        """|u|^2, the score, and the gradient of sum_s e_s . g(x_s) + c_s log q(x_s) in the parameters."""
+        """-u, the score, and the gradient of sum_s e_s . g(x_s) + c_s log q(x_s) in the parameters."""
         L = self.factor
         d, u = self._whiten(x, L)
         g = self._unwhiten(u, L)
 
         def pull(e: Tensor, c: Tensor | None) -> Parameters:
+            diagonal, lower = _masks(L)
             if self.form == "covariance":
-                h = -self._unwhiten(torch.linalg.solve_triangular(L.mT, e, upper=True, left=False), L)
-                hg = h.mT @ g
-                mean, factor, sign = h, (hg + hg.mT) @ L, -1.0  # (5)
+                h = torch.linalg.solve_triangular(L.mT, e, upper=True, left=False)
+                h = torch.linalg.solve_triangular(L, h, upper=False, left=False)
+                hg = product(h.mT, g)
+                mean, factor, sign = h, -product(hg + hg.mT, L), -1.0  # (5)
                 if c is not None:
-                    factor = factor + g.mT @ (c.unsqueeze(-1) * u)  # (7)
+                    factor = factor + product(g.mT, c.unsqueeze(-1) * u)  # (7)
             else:
-                w = e @ L
-                mean, sign = w @ L.mT, 1.0
+                w = product(e, L)
+                mean, sign = product(w, L.mT), 1.0
                 if c is not None:
-                    w = w + c.unsqueeze(-1) * u  # (8)
-                factor = e.mT @ u + d.mT @ w  # (6)
-            raw = -(factor * _chain(L))
+                    w = torch.addcmul(w, c.unsqueeze(-1), u, value=-1.0)  # (8)
+                factor = product(e.mT, u) + product(d.mT, w)  # (6)
+            raw = factor * torch.where(diagonal, L, lower)  # dL/dR entrywise
             if c is not None:
-                mean = mean - c.unsqueeze(-1) * g
-                raw = raw + sign * torch.diag_embed(c.sum(-1, keepdim=True).expand(raw.shape[:-1]))
-            return {"mean": mean.sum(-2), "raw": raw}
+                mean = torch.addcmul(mean, c.unsqueeze(-1), g, value=-1.0)
+                raw = torch.where(diagonal, raw + sign * c.sum(-1)[..., None, None], raw)
+            return {"mean": mean.squeeze(-2) if mean.shape[-2] == 1 else mean.sum(-2), "raw": raw}
 
-        return u.square().sum(-1), g, pull
+        return u, g, pull
 
     def entropy(self) -> Tensor:
         sign = 1.0 if self.form == "covariance" else -1.0
@@ -231,8 +257,3 @@ class FullGaussian(Family):
 
     def _describe(self) -> str:
         return f"dim={self.dim}, form={self.form!r}"
-
-
-def _chain(L: Tensor) -> Tensor:
-    """dL/dR entrywise: 1 below the diagonal, L_ii on it, 0 above."""
-    return torch.where(_eye(L), L, torch.ones_like(L).tril(-1))

@@ -35,6 +35,7 @@ class LowRankGaussian(Family):
     """
 
     name = "low-rank"
+    closed_form = True
 
     def __init__(self, mean: Tensor, log_diagonal: Tensor, columns: Tensor) -> None:
         check_shape("mean", mean, ("D",))
@@ -116,7 +117,9 @@ class LowRankGaussian(Family):
     def _solve(y: Tensor, inner: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         precision, scaled, C = inner
         half = torch.linalg.solve_triangular(C.mT, y @ scaled, upper=True, left=False)
-        return y * precision - torch.linalg.solve_triangular(C, half, upper=False, left=False) @ scaled.mT  # (3)
+        return (
+            y * precision - torch.linalg.solve_triangular(C, half, upper=False, left=False) @ scaled.mT
+        )  # (3)
 
     def log_prob(self, x: Tensor) -> Tensor:
         if x.dim() == 1:

@@ -20,7 +20,7 @@ from torch import Tensor
 from bayescore.checks import check_count, check_memory, check_shape
 from bayescore.families.base import Family, Parameters, Pullback
 from bayescore.families.diagonal import DiagonalGaussian
-from bayescore.families.full import LOG_2PI, FullGaussian
+from bayescore.families.full import FullGaussian
 from bayescore.rng import generator
 
 __all__ = ["GaussianMixture"]
@@ -35,6 +35,7 @@ class GaussianMixture(Family):
     """
 
     name = "mixture"
+    closed_form = True
     reparametrised = False
 
     def __init__(self, logits: Tensor, components: FullGaussian | DiagonalGaussian) -> None:
@@ -43,7 +44,8 @@ class GaussianMixture(Family):
         check_shape("logits", logits, ("K",))
         if components.batch_shape != logits.shape:
             raise ValueError(
-                f"logits {tuple(logits.shape)} and components with batch {tuple(components.batch_shape)} disagree"
+                f"logits {tuple(logits.shape)} and components with batch "
+                f"{tuple(components.batch_shape)} disagree"
             )
         self.logits, self.components, self.dim = logits, components, components.dim
 
@@ -71,7 +73,9 @@ class GaussianMixture(Family):
         if diagonal:
             return cls(logits, DiagonalGaussian(means, torch.full_like(means, math.log(scale))))
         need = 3 * components * dim * dim * torch.finfo(dtype).bits // 8
-        check_memory(f"a mixture of full Gaussians in {dim} dimensions", need, means.device, "use diagonal=True")
+        check_memory(
+            f"a mixture of full Gaussians in {dim} dimensions", need, means.device, "use diagonal=True"
+        )
         factor = scale * torch.eye(dim, dtype=dtype, device=device)
         return cls(logits, FullGaussian(means, factor.repeat(components, 1, 1)))
 
@@ -80,7 +84,11 @@ class GaussianMixture(Family):
 
     def replace(self, parameters: Parameters) -> Self:
         new = object.__new__(type(self))
-        new.logits, new.components, new.dim = parameters["logits"], self.components.replace(parameters), self.dim
+        new.logits, new.components, new.dim = (
+            parameters["logits"],
+            self.components.replace(parameters),
+            self.dim,
+        )
         return new
 
     def config(self) -> dict[str, Any]:
@@ -124,7 +132,11 @@ class GaussianMixture(Family):
         steps = self.weights.cumsum(-1)[..., None, :-1]  # (*batch, 1, K-1)
         index = (chosen > steps).sum(-1)  # (*batch, S)
         draws = self.components.transform(noise[..., 1:].unsqueeze(-3))  # (*batch, K, S, D)
-        return draws.movedim(-3, -1).gather(-1, index[..., None, None].expand(*index.shape, self.dim, 1)).squeeze(-1)
+        return (
+            draws.movedim(-3, -1)
+            .gather(-1, index[..., None, None].expand(*index.shape, self.dim, 1))
+            .squeeze(-1)
+        )
 
     def log_prob(self, x: Tensor) -> Tensor:
         if x.dim() == 1:
@@ -144,8 +156,9 @@ class GaussianMixture(Family):
         return (self.responsibilities(x).unsqueeze(-1) * g_k).sum(-3)  # (3)
 
     def score_and_pullback(self, x: Tensor) -> tuple[Tensor, Pullback]:
-        u2, g_k, pull = self.components.jet(x.unsqueeze(-3))
-        r = (self._log_constants().unsqueeze(-1) - 0.5 * u2).softmax(-2)  # (*batch, K, S)
+        u, g_k, pull = self.components.jet(x.unsqueeze(-3))
+        log_r = torch.sub(self._log_constants().unsqueeze(-1), u.square().sum(-1), alpha=0.5)
+        r = log_r.softmax(-2)  # (*batch, K, S)
         g = (r.unsqueeze(-1) * g_k).sum(-3)
 
         def pullback(e: Tensor) -> Parameters:

@@ -1,4 +1,4 @@
-"""Any flow of the zuko library as a variational family (one density, not a batch).
+"""Any flow of the zuko library as a variational family: one density, or a batch of just one.
 
     log q(x) = log N(z; 0, I) + log|det dz/dx|,   z = F_lambda(x)          (1)
     x = F_lambda^{-1}(e),   e ~ N(0, I)                                    (2)
@@ -51,6 +51,8 @@ class ZukoFlow(Family):
         if not self._parameters:
             raise ValueError(f"the flow {type(flow).__name__} has no parameters, so there is nothing to fit")
         self._module = _Evaluation(copy.deepcopy(flow).eval().requires_grad_(False))
+        self._first_dims = next(iter(self._parameters.values())).dim()
+        self._batched = False  # whether every parameter has a leading dimension of 1
         self._recipe: dict[str, Any] = {"flow": "custom"}
         self.dim = _standard_normal_dim(flow)
         self._once_differentiable = False
@@ -129,7 +131,7 @@ class ZukoFlow(Family):
 
     @property
     def batch_shape(self) -> torch.Size:
-        return torch.Size()
+        return torch.Size([1] if self._batched else [])
 
     def parameters(self) -> Parameters:
         return dict(self._parameters)
@@ -137,6 +139,7 @@ class ZukoFlow(Family):
     def replace(self, parameters: Parameters) -> Self:
         new = copy.copy(self)
         new._parameters = dict(parameters)
+        new._batched = next(iter(parameters.values())).dim() > self._first_dims
         return new
 
     def config(self) -> dict[str, Any]:
@@ -150,16 +153,20 @@ class ZukoFlow(Family):
                 "build the module again and use ZukoFlow(module).replace(parameters)"
             )
         family = cls._from_recipe(config, seed=0)
+        given = family.replace(parameters)
+        single = given[0] if given.batch_shape else given
         expected = {k: tuple(v.shape) for k, v in family.parameters().items()}
-        if expected != {k: tuple(v.shape) for k, v in parameters.items()}:
+        if expected != {k: tuple(v.shape) for k, v in single.parameters().items()}:
             raise ValueError(f"the parameters do not have the names and shapes of the configuration {config}")
-        return family.replace(parameters)
+        return given
 
     @classmethod
     def stack(cls, members: Sequence[Self]) -> Self:
-        raise ValueError(
-            f"a ZukoFlow holds one density, so {len(members)} of them make no batch; fit them one by one"
-        )
+        if len(members) > 1:
+            raise ValueError(
+                f"a ZukoFlow holds one density, so {len(members)} of them make no batch; fit them one by one"
+            )
+        return super().stack(members)
 
     # -- density ---------------------------------------------------------------------------------
 
@@ -185,7 +192,7 @@ class ZukoFlow(Family):
     def _evaluate(self, what: str, x: Tensor) -> Tensor:
         if x.dim() < 1 or x.shape[-1] != self.dim:
             raise ValueError(f"points must have the shape (..., {self.dim}); got {tuple(x.shape)}")
-        state = dict(self._parameters)
+        state = {k: v[0] for k, v in self._parameters.items()} if self._batched else dict(self._parameters)
         for key, buffer in self._module.flow.named_buffers():
             state[key] = buffer.to(self.device, self.dtype if buffer.is_floating_point() else None)
         value: Tensor = functional_call(self._module, {f"flow.{k}": v for k, v in state.items()}, (what, x))

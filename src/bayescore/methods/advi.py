@@ -85,7 +85,9 @@ class ADVI(Method):
         super().check(family, target)
         if isinstance(family, GaussianMixture) and self.mixture == "stratified":
             if self.stick:
-                raise ValueError("stick=True goes with mixture='gumbel'; the stratified estimator needs log q as it is")
+                raise ValueError(
+                    "stick=True goes with mixture='gumbel'; the stratified estimator needs log q as it is"
+                )
             if not target.has_density:
                 raise TypeError(
                     "ADVI with mixture='stratified' needs the log density for the weights and "
@@ -108,12 +110,18 @@ class ADVI(Method):
         (grad,) = torch.autograd.grad(surrogate, leaf)
         first, second, descent = state.first.clone(), state.second.clone(), self._descent
         eta = descent.rate(state.step, state.horizon)
-        descent.apply_(flat, grad, first, second, state.step + 1, eta, 0.0)
+        descent.apply_(flat, grad, first, second, state.step + 1, eta)
         family = state.family.from_flat(flat)
-        return dataclasses.replace(state, family=family, step=state.step + 1, first=first, second=second), Info(loss)
+        return dataclasses.replace(
+            state, family=family, step=state.step + 1, first=first, second=second
+        ), Info(loss)
 
     def _reparametrised(self, q: Family, oracle: Oracle, streams: Streams) -> tuple[Tensor, Tensor]:
-        theta = self._relaxed(q, streams) if isinstance(q, GaussianMixture) else q.transform(q.noise(streams, self.samples))
+        theta = (
+            self._relaxed(q, streams)
+            if isinstance(q, GaussianMixture)
+            else q.transform(q.noise(streams, self.samples))
+        )
         point = theta.detach()
         value, s = oracle.log_prob_and_score(point) if oracle.has_density else (None, oracle.score(point))
         entropy = q.entropy()
@@ -127,7 +135,11 @@ class ADVI(Method):
         else:
             log_q = q.log_prob(theta).mean(-1)
             surrogate = log_q - (s * theta).sum(-1).mean(-1)  # (3)
-        loss = log_q.detach() - value.mean(-1) if value is not None else torch.full_like(log_q, torch.nan).detach()
+        loss = (
+            log_q.detach() - value.mean(-1)
+            if value is not None
+            else torch.full_like(log_q, torch.nan).detach()
+        )
         return surrogate.sum(), loss
 
     def _relaxed(self, q: GaussianMixture, streams: Streams) -> Tensor:

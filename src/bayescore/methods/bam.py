@@ -74,14 +74,19 @@ class BaM(Method):
         rule = self.regularisation
         if isinstance(rule, str):
             if rule not in ("plateau", "constant", "decay"):
-                raise ValueError(f"regularisation must be 'plateau', 'constant', 'decay', a number or f(t, B, D); got {rule!r}")
+                raise ValueError(
+                    "regularisation must be 'plateau', 'constant', 'decay', a number or f(t, B, D); "
+                    f"got {rule!r}"
+                )
         elif not callable(rule) and not rule > 0:
             raise ValueError(f"regularisation must be positive; got {rule}")
 
     def check(self, family: Family, target: Target) -> None:
         super().check(family, target)
         if isinstance(family, FullGaussian):
-            need = 8 * family.dim**2 * torch.finfo(family.dtype).bits // 8 * max(1, family.batch_shape.numel())
+            need = (
+                8 * family.dim**2 * torch.finfo(family.dtype).bits // 8 * max(1, family.batch_shape.numel())
+            )
             check_memory(
                 f"BaM with a full Gaussian in {family.dim} dimensions",
                 need,
@@ -92,7 +97,9 @@ class BaM(Method):
     def init(self, family: Family, steps: int) -> BaMState:
         zeros = family.flat().new_zeros(family.batch_shape)
         start = torch.full_like(zeros, torch.inf)
-        return BaMState(family=family, step=0, horizon=steps, level=start, best=start, waited=zeros, since=zeros)
+        return BaMState(
+            family=family, step=0, horizon=steps, level=start, best=start, waited=zeros, since=zeros
+        )
 
     def step(self, state: BaMState, oracle: Oracle, streams: Streams) -> tuple[BaMState, Info]:
         q = state.family
@@ -115,7 +122,7 @@ class BaM(Method):
 
     @staticmethod
     def _mismatch(q: Family, z: Tensor, g: Tensor) -> Tensor:
-        """Mean squared score mismatch, in the norm of Cov(q_t) (its diagonal part for low rank), per dimension."""
+        """Mean squared score mismatch per dimension in the norm of Cov(q_t) (low rank: its diagonal)."""
         r = g - q.score(z)
         if isinstance(q, FullGaussian):
             r = r @ q.factor

@@ -56,7 +56,7 @@ class State:
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         """The same state with other tensors."""
         family = {k.removeprefix("family."): v for k, v in tensors.items() if k.startswith("family.")}
-        own = {k: v for k, v in tensors.items() if not k.startswith("family.")}
+        own: dict[str, Any] = {k: v for k, v in tensors.items() if not k.startswith("family.")}
         return dataclasses.replace(self, family=self.family.replace(family), **own)
 
 
@@ -84,7 +84,8 @@ class Method(ABC):
         """Refuse a family or target this method cannot serve."""
         if type(family).__name__ not in self.serves:
             raise TypeError(
-                f"{type(self).__name__} cannot fit a {type(family).__name__}; it serves {', '.join(self.serves)}"
+                f"{type(self).__name__} cannot fit a {type(family).__name__}; "
+                f"it serves {', '.join(self.serves)}"
             )
         if self.needs_hessian and (not target.has_density or target.stochastic):
             what = "noisy scores" if target.stochastic else "scores but no density"

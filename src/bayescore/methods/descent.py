@@ -1,11 +1,11 @@
 """Schedules and the two descent rules that gradient methods share: Adam and SGD with momentum.
 
     Adam:  a <- b1 a + (1-b1) g;  b <- b2 b + (1-b2) g^2;
-           x <- x - eta (a / (1-b1^k)) / (sqrt(b / (1-b2^k)) + f + 1e-12)                      (1)
+           x <- x - eta (a / (1-b1^k)) / (sqrt(b / (1-b2^k)) + f)                              (1)
     SGD:   a <- momentum a + g;  x <- x - eta a                                                (2)
 
-b1 = 0.9, b2 = 0.999. f >= 0 is a floor with the units of g: where the gradient has died away, Adam alone
-would still take steps of size eta. eta follows a schedule over t/T, and k counts the steps taken.
+b1 = 0.9, b2 = 0.999. f > 0 is a floor with the units of g: where the gradient has died away, Adam alone would
+still take steps of size eta; plain Adam has f = 1e-8. eta follows a schedule over t/T; k counts the steps.
 """
 
 from __future__ import annotations
@@ -74,7 +74,14 @@ class Descent:
         return self.learning_rate * schedule(self.decay, t, T)
 
     def apply_(
-        self, x: Tensor, grad: Tensor, first: Tensor, second: Tensor, k: int, eta: float, floor: Tensor | float
+        self,
+        x: Tensor,
+        grad: Tensor,
+        first: Tensor,
+        second: Tensor,
+        k: int,
+        eta: float,
+        floor: Tensor | None = None,
     ) -> None:
         """Step number k (from 1) on x, in place, with its two moments."""
         if self.optimizer == "sgd":
@@ -83,7 +90,11 @@ class Descent:
             return
         first.lerp_(grad, 1 - B1)
         second.mul_(B2).addcmul_(grad, grad, value=1 - B2)
-        scale = second.sqrt().mul_((1 - B2**k) ** -0.5).add_(floor).add_(1e-12)
+        correction = (1 - B2**k) ** -0.5
+        if floor is None:
+            scale = second.sqrt().mul_(correction).add_(1e-8)
+        else:
+            scale = torch.add(floor, second.sqrt(), alpha=correction)
         x.addcdiv_(first, scale, value=-eta / (1 - B1**k))  # (1)
 
 

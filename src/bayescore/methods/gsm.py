@@ -55,7 +55,10 @@ class GSM(Method):
         super().check(family, target)
         need = 6 * family.dim**2 * torch.finfo(family.dtype).bits // 8 * max(1, family.batch_shape.numel())
         check_memory(
-            f"GSM in {family.dim} dimensions", need, family.device, "use BaM or ProximalScore with a low-rank family"
+            f"GSM in {family.dim} dimensions",
+            need,
+            family.device,
+            "use BaM or ProximalScore with a low-rank family",
         )
 
     def init(self, family: Family, steps: int) -> State:

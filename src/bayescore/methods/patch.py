@@ -1,9 +1,9 @@
 """BaM for low-rank plus diagonal covariances: "batch, match and patch" (Modi et al. 2025).
 
-The BaM step from Sigma_t = diag(psi) + A A^T gives, with V = diag(psi) + R R^T and U = Q Q^T (methods/bam.py),
+The BaM step from Sigma_t = diag(psi) + A A^T gives, with V = diag(psi) + R R^T and U = Q Q^T (see BaM),
     S = V - Y Y^T,   Y = V Q W diag(1/t) W^T,   Q^T V Q = W diag(l) W^T,   t = 1/2 + sqrt(l + 1/4)     (1)
-which is low-rank plus diagonal too, of higher rank. It is projected back onto rank K by the EM steps of factor
-analysis, which decrease KL(N(0, S) | N(0, diag(psi) + A A^T)):
+which is low-rank plus diagonal too, of higher rank. It is projected back onto rank K by the EM steps of
+factor analysis, which decrease KL(N(0, S) | N(0, diag(psi) + A A^T)):
     G = (I + A^T Psi^{-1} A)^{-1},   J = G A^T Psi^{-1}                                                (2)
     A' = S J^T (G + J S J^T)^{-1}                                                                      (3)
     psi' = diag(S - A' J S)                                                                            (4)

@@ -72,7 +72,7 @@ class ReparametrisedDivergence(Method):
             (through,) = torch.autograd.grad((product * theta).sum(), leaf)  # (2)
         first, second, descent = state.first.clone(), state.second.clone(), self._descent
         eta = descent.rate(state.step, state.horizon)
-        descent.apply_(flat, grad + through, first, second, state.step + 1, eta, 0.0)
+        descent.apply_(flat, grad + through, first, second, state.step + 1, eta)
         family = state.family.from_flat(flat)
         new = dataclasses.replace(state, family=family, step=state.step + 1, first=first, second=second)
         return new, Info(loss.detach())

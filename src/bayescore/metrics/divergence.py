@@ -1,8 +1,8 @@
 """Divergences between a target and a family.
 
-    KL(N(m, V) | N(m', V')) = (tr(V'^{-1} V) + |m' - m|^2_{V'^{-1}} - D + log det V' - log det V) / 2    (1)
-    KL(pi | q) = E_pi [ log pi - log q ]     forward; over exact draws, or (1) for two Gaussians          (2)
-    ELBO(q)    = E_q [ log Phi - log q ]                                                                  (3)
+KL(N(m, V) | N(m', V')) = (tr(V'^{-1} V) + |m' - m|^2_{V'^{-1}} - D + log det V' - log det V) / 2    (1)
+KL(pi | q) = E_pi [ log pi - log q ]     forward; over exact draws, or (1) for two Gaussians          (2)
+ELBO(q)    = E_q [ log Phi - log q ]                                                                  (3)
 """
 
 from __future__ import annotations

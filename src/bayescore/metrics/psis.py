@@ -47,7 +47,9 @@ def pareto_khat(log_ratios: Tensor) -> Estimate:
 def smoothed_log_weights(log_ratios: Tensor) -> tuple[Tensor, Estimate]:
     """Normalised log weights (n,) with the tail replaced by Pareto quantiles, and k-hat."""
     if log_ratios.dim() != 1 or len(log_ratios) < 25:
-        raise ValueError(f"k-hat needs at least 25 log ratios in one dimension; got {tuple(log_ratios.shape)}")
+        raise ValueError(
+            f"k-hat needs at least 25 log ratios in one dimension; got {tuple(log_ratios.shape)}"
+        )
     lw = log_ratios.detach().to("cpu", torch.float64)
     if not torch.isfinite(lw).all():
         return lw.log_softmax(-1), Estimate(math.inf, math.nan)
@@ -57,9 +59,11 @@ def smoothed_log_weights(log_ratios: Tensor) -> tuple[Tensor, Estimate]:
     tail = order[-M:]
     cutoff = max(float(lw[order[-M - 1]]), math.log(torch.finfo(lw.dtype).tiny))
     excess = lw[tail].exp() - math.exp(cutoff)
-    if float(excess[-1]) <= 10 * torch.finfo(lw.dtype).eps:  # all ratios equal: q is the target
+    if float(lw[order[-1]] - lw[order[0]]) < 1e-8:  # all ratios equal but for rounding: q is the target
         return lw.log_softmax(-1), Estimate(-math.inf, 0.0)
     k, scale = _fit_tail(excess)
+    if not math.isfinite(k):  # a tail too steep for the fit
+        return lw.log_softmax(-1), Estimate(math.inf, math.nan)
     k = (M * k + 5) / (M + 10)  # (3)
     p = (torch.arange(M, dtype=lw.dtype) + 0.5) / M
     quantiles = -scale * torch.log1p(-p) if abs(k) < 1e-12 else scale * torch.expm1(-k * torch.log1p(-p)) / k

@@ -82,7 +82,9 @@ class Target(ABC):
     @classmethod
     def stack(cls, members: Sequence[Self]) -> Self:
         """A batch made of single targets of one shape."""
-        raise TypeError(f"{cls.__name__} cannot be batched (asked for {len(members)}); fit the targets one by one")
+        raise TypeError(
+            f"{cls.__name__} cannot be batched (asked for {len(members)}); fit the targets one by one"
+        )
 
     def __repr__(self) -> str:
         batch = f", batch={self.batch_shape[0]}" if self.batch_shape else ""

@@ -24,7 +24,9 @@ def call(fn: Function, x: Tensor, what: str, tail: tuple[int, ...]) -> Tensor:
         raise TypeError(f"{what} must return a torch.Tensor; it returned {type(value).__name__}")
     want = (points.shape[0], *tail)
     if value.shape != want:
-        raise ValueError(f"{what} must map points {tuple(points.shape)} to {want}; it returned {tuple(value.shape)}")
+        raise ValueError(
+            f"{what} must map points {tuple(points.shape)} to {want}; it returned {tuple(value.shape)}"
+        )
     if value.dtype != x.dtype:
         raise TypeError(
             f"{what} was given {x.dtype} and returned {value.dtype}; "

@@ -1,7 +1,7 @@
 """Gaussian and Gaussian-mixture targets, with the paper's random generator (Appendix C).
 
-    means ~ N(0, 1);  covariance I + a X X^T, X_ij ~ N(0, 1), a ~ N(0, 0.3^2), redrawn until positive definite;
-    weights = softmax(1 + b), b ~ N(0, 0.3^2).
+    means ~ N(0, 1);  weights = softmax(1 + b), b ~ N(0, 0.3^2);
+    covariances I + a X X^T, X_ij ~ N(0, 1), a ~ N(0, 0.3^2), redrawn until positive definite.
 
 The paper writes N(0, 0.3) without saying whether 0.3 is a variance; here it is the standard deviation.
 """

@@ -58,13 +58,20 @@ class MiniBatchPosterior(Target):
         self.data = (data,) if isinstance(data, Tensor) else tuple(data)
         sizes = {len(part) for part in self.data}
         if len(sizes) != 1 or sizes == {0}:
-            raise ValueError(f"the parts of data must share a first dimension of at least 1; got {sorted(sizes)}")
+            raise ValueError(
+                f"the parts of data must share a first dimension of at least 1; got {sorted(sizes)}"
+            )
         self.num_data = sizes.pop()
         if batch_size is not None:
             check_count("batch_size", batch_size)
             if batch_size > self.num_data:
                 raise ValueError(f"batch_size {batch_size} exceeds the {self.num_data} data")
-        self.log_likelihood, self.log_prior, self.dim, self.batch_size = log_likelihood, log_prior, dim, batch_size
+        self.log_likelihood, self.log_prior, self.dim, self.batch_size = (
+            log_likelihood,
+            log_prior,
+            dim,
+            batch_size,
+        )
         self.dtype, self.device = dtype, torch.device(device)
         self.stochastic = batch_size is not None and batch_size < self.num_data
 

@@ -1,0 +1,66 @@
+"""Part 1: the inner loop of ProximalScore against the same algorithm in plain autograd and torch.optim.Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from bayescore.bench.plain import plain_proximal
+from bayescore.bench.rows import Part, Ratio, Row
+from bayescore.bench.timing import Tell, one_thread, rounds, seconds_of
+from bayescore.families import FullGaussian, GaussianMixture
+from bayescore.families.base import Family
+from bayescore.fit import fit
+from bayescore.methods import ProximalScore
+from bayescore.targets import Gaussian, Target
+from bayescore.targets import GaussianMixture as MixtureTarget
+
+__all__ = ["BAR", "inner_loop"]
+
+BAR = 5.0  # how many times faster than plain autograd the Gaussian run must be
+OURS, PLAIN = "bayescore", "autograd + torch.optim.Adam"
+WARM_UP = 3  # steps before the clock starts
+
+
+def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: int = 200) -> Part:
+    """Time both on a Gaussian (with a bar) and on a mixture of order 5, both with the default method."""
+    method = ProximalScore()
+    cases: list[tuple[Target, Family, int, float | None]] = [
+        (Gaussian.random(3, seed=0), FullGaussian.init(3), steps, BAR),
+        (MixtureTarget.random(3, 5, seed=0), GaussianMixture.init(3, 5, seed=0), mixture_steps, None),
+    ]
+    rows: list[Row] = []
+    ratios: list[Ratio] = []
+    for target, family, T, bar in cases:
+        problem = f"{'Gaussian' if isinstance(family, FullGaussian) else 'mixture of order 5'}, D=3, T={T}"
+        with one_thread():
+            ours, plain = _time_both(target, family, method, T, repeats, lambda text, p=problem: tell(f"{p}, {text}"))
+        calls = (method.samples * T,) * repeats
+        pair = [Row(problem, name, s, calls) for name, s in ((PLAIN, plain), (OURS, ours))]
+        rows += pair
+        ratios.append(Ratio.between(*pair, bar=bar))
+    return Part(
+        name="inner loop",
+        title="ProximalScore against the same algorithm in plain autograd + torch.optim.Adam",
+        config={"method": {"name": method.name, **asdict(method)}, "dtype": "float64", "threads": 1},
+        rows=tuple(rows),
+        ratios=tuple(ratios),
+        notes=(f"N={method.inner_steps}, S={method.samples}, one thread; ours keeps its default floor, one pullback more per iteration",),
+    )
+
+
+def _time_both(
+    target: Target, family: Family, method: ProximalScore, steps: int, repeats: int, tell: Tell
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def ours(T: int, seed: int) -> None:
+        fit(target, family, method, steps=T, seed=seed, metrics={}, progress=False, check=False)
+
+    def plain(T: int, seed: int) -> None:
+        plain_proximal(target, family, method, steps=T, seed=seed)
+
+    def timed(run: Callable[[int, int], None]) -> Callable[[int], float]:
+        run(WARM_UP, 0)
+        return lambda i: seconds_of(lambda: run(steps, i))
+
+    times = rounds({OURS: timed(ours), PLAIN: timed(plain)}, repeats, tell)
+    return tuple(times[OURS]), tuple(times[PLAIN])

@@ -1,0 +1,152 @@
+"""The peers: NumPyro's SVI, BlackJAX's full-rank VI and its pathfinders, as jitted chunks of steps.
+
+Every method is a triple
+    begin(key) -> state            jitted
+    advance(state) -> state        jitted; `chunk` steps in one lax.scan, or the whole of a one-shot method
+    export(state) -> mean, factor  of the Gaussian, as numpy arrays
+and all start from N(0, I), a pathfinder from a draw of it. Adam follows the same cosine schedule as ours.
+numpyro, blackjax, optax and jax are imported where they are used, in the peers' own process (peers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PEERS", "Chunked", "gaussian_of_path"]
+
+Array = npt.NDArray[np.float64]
+Density = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """A method of another library, ready to run."""
+
+    begin: Callable[[Any], Any]
+    advance: Callable[[Any], Any]
+    export: Callable[[Any], tuple[Array, Array]]
+    steps: int  # per chunk
+    calls: int  # gradients per step; 0 where they must be counted
+    one_shot: bool = False
+
+
+def numpyro_svi(density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int) -> Chunked:
+    """SVI with an AutoMultivariateNormal guide and Trace_ELBO."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import optax
+    from numpyro.distributions import ImproperUniform, constraints
+    from numpyro.infer import SVI, Trace_ELBO, init_to_value
+    from numpyro.infer.autoguide import AutoMultivariateNormal
+
+    def model() -> None:
+        x = numpyro.sample("x", ImproperUniform(constraints.real_vector, (), (dim,)))
+        numpyro.factor("log_density", density(x))
+
+    start = init_to_value(values={"x": jnp.zeros(dim)})
+    guide = AutoMultivariateNormal(model, init_loc_fn=start, init_scale=1.0)
+    optimizer = optax.adam(optax.cosine_decay_schedule(setting["learning_rate"], horizon))
+    svi = SVI(model, guide, optimizer, Trace_ELBO(num_particles=setting["draws"]))
+    svi.init(jax.random.key(0))  # sets the guide up, outside the jitted functions
+
+    @jax.jit
+    def advance(state: Any) -> Any:
+        return jax.lax.scan(lambda s, _: svi.update(s), state, None, length=chunk)[0]
+
+    def export(state: Any) -> tuple[Array, Array]:
+        found = svi.get_params(state)
+        return np.asarray(found["auto_loc"]), np.asarray(found["auto_scale_tril"])
+
+    return Chunked(jax.jit(svi.init), advance, export, chunk, setting["draws"])
+
+
+def blackjax_fullrank(density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int) -> Chunked:
+    """Full-rank VI with its default estimator (sticking the landing)."""
+    import blackjax
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    optimizer = optax.adam(optax.cosine_decay_schedule(setting["learning_rate"], horizon))
+    method = blackjax.fullrank_vi(density, optimizer, num_samples=setting["draws"])
+
+    def begin(key: Any) -> Any:
+        return key, method.init(jnp.zeros(dim))
+
+    def step(carry: Any, _: Any) -> Any:
+        key, now = jax.random.split(carry[0])
+        return (key, method.step(now, carry[1])[0]), None
+
+    @jax.jit
+    def advance(state: Any) -> Any:
+        return jax.lax.scan(step, state, None, length=chunk)[0]
+
+    def export(state: Any) -> tuple[Array, Array]:
+        flat = np.asarray(state[1].chol_params)  # log of the diagonal, then the rows below it
+        factor = np.diag(np.exp(flat[:dim]))
+        factor[np.tril_indices(dim, -1)] = flat[dim:]
+        return np.asarray(state[1].mu), factor
+
+    return Chunked(jax.jit(begin), advance, export, chunk, setting["draws"])
+
+
+def blackjax_pathfinder(density: Density, dim: int, setting: Mapping[str, Any], *_: int) -> Chunked:
+    """One L-BFGS path; its Gaussian with the highest ELBO."""
+    import blackjax.vi.pathfinder as pathfinder
+    import jax
+
+    @jax.jit
+    def advance(key: Any) -> Any:
+        start, run = jax.random.split(key)
+        position = jax.random.normal(start, (dim,))
+        options = {"maxiter": setting["iterations"], "maxcor": setting["history"]}
+        return pathfinder.approximate(run, density, position, setting["draws"], **options)[0]
+
+    return Chunked(lambda key: key, advance, gaussian_of_path, 1, 0, one_shot=True)
+
+
+def blackjax_multipath(density: Density, dim: int, setting: Mapping[str, Any], *_: int) -> Chunked:
+    """Several paths at once; the Gaussian with the highest ELBO of them all."""
+    import blackjax.vi.multipathfinder as multipathfinder
+    import jax
+
+    @jax.jit
+    def advance(key: Any) -> Any:
+        start, run = jax.random.split(key)
+        positions = jax.random.normal(start, (setting["paths"], dim))
+        options = {"maxiter": setting["iterations"], "maxcor": setting["history"]}
+        found = multipathfinder.multi_approximate(run, density, positions, setting["draws"], **options)
+        states = found[0].path_states
+        return jax.tree.map(lambda leaf: leaf[states.elbo.argmax()], states)
+
+    return Chunked(lambda key: key, advance, gaussian_of_path, 1, 0, one_shot=True)
+
+
+def gaussian_of_path(state: Any) -> tuple[Array, Array]:
+    """Mean and factor of the Gaussian that BlackJAX draws from for a state of its pathfinder.
+
+    The inverse Hessian is H = diag(alpha) + beta gamma beta^T and the mean position + H grad_position. A matrix
+    that is not positive definite gives a factor of NaNs.
+    """
+    position, grad = np.asarray(state.position), np.asarray(state.grad_position)
+    alpha, beta, gamma = np.asarray(state.alpha), np.asarray(state.beta), np.asarray(state.gamma)
+    covariance = np.diag(alpha) + beta @ gamma @ beta.T
+    try:
+        factor = np.linalg.cholesky(0.5 * (covariance + covariance.T))
+    except np.linalg.LinAlgError:
+        factor = np.full_like(covariance, np.nan)
+    return position + covariance @ grad, factor
+
+
+PEERS: dict[str, Callable[..., Chunked]] = {
+    "numpyro svi": numpyro_svi,
+    "blackjax fullrank": blackjax_fullrank,
+    "blackjax pathfinder": blackjax_pathfinder,
+    "blackjax multipath": blackjax_multipath,
+}

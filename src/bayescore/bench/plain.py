@@ -1,0 +1,97 @@
+"""Algorithm 1 written plainly: leaf tensors, `loss.backward()`, `torch.optim.Adam`.
+
+The peer of the inner loop. It minimises
+    loss = (1/S) sum_i alpha_t |g(theta_i) - g_t(theta_i)|^2 + |g(theta_i) - s_i|^2                (1)
+over the same parameters as our families in the precision form: the means, and matrices R that equal the
+Cholesky factor L of the precision off the diagonal and log L on it. The scores of q are
+    Gaussian    g(x) = -L L^T (x - m)                                                             (2)
+    mixture     g(x) = sum_k r_k(x) g_k(x),  r = softmax(log w + log N_k(x))                      (3)
+and everything else is left to autograd. It has no floor under Adam (methods/proximal.py, (3)).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from bayescore.families.base import Family
+from bayescore.families.full import FullGaussian
+from bayescore.families.mixture import GaussianMixture
+from bayescore.methods.descent import schedule
+from bayescore.methods.proximal import ProximalScore
+from bayescore.rng import Streams
+from bayescore.targets.base import Target
+
+__all__ = ["plain_proximal"]
+
+
+class _Plain(ABC):
+    """Leaf tensors by the names of the family's parameters, a draw and a score."""
+
+    def __init__(self, family: Family) -> None:
+        leaves = family.in_form("precision").parameters()
+        self.leaves = {name: value.clone().requires_grad_() for name, value in leaves.items()}
+
+    def factor(self) -> Tensor:
+        raw = self.leaves["raw"]
+        return raw.tril(-1) + raw.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
+
+    @abstractmethod
+    def draw(self, noise: Tensor) -> Tensor:
+        """Points (S, D) from noise (S, noise_dim)."""
+
+    @abstractmethod
+    def score(self, x: Tensor) -> Tensor:
+        """grad log q, (S, D) to (S, D)."""
+
+
+class _PlainGaussian(_Plain):
+    def draw(self, noise: Tensor) -> Tensor:
+        return self.leaves["mean"] + torch.linalg.solve_triangular(self.factor(), noise, upper=False, left=False)
+
+    def score(self, x: Tensor) -> Tensor:
+        L = self.factor()
+        return -((x - self.leaves["mean"]) @ L) @ L.T  # (2)
+
+
+class _PlainMixture(_Plain):
+    def draw(self, noise: Tensor) -> Tensor:
+        steps = self.leaves["logits"].softmax(-1).cumsum(-1)[:-1]
+        k = (torch.special.ndtr(noise[:, :1]) > steps).sum(-1)  # (S,)
+        shift = torch.linalg.solve_triangular(self.factor()[k], noise[:, None, 1:], upper=False, left=False)
+        return self.leaves["mean"][k] + shift.squeeze(-2)
+
+    def score(self, x: Tensor) -> Tensor:
+        L = self.factor()  # (K, D, D)
+        u = (x - self.leaves["mean"].unsqueeze(-2)) @ L  # (K, S, D)
+        log_det = self.leaves["raw"].diagonal(dim1=-2, dim2=-1).sum(-1)
+        log_w = (self.leaves["logits"].log_softmax(-1) + log_det).unsqueeze(-1)
+        r = (log_w - 0.5 * u.square().sum(-1)).softmax(0)  # (K, S)
+        return -(r.unsqueeze(-1) * (u @ L.mT)).sum(0)  # (3)
+
+
+def plain_proximal(
+    target: Target, family: Family, method: ProximalScore, *, steps: int, seed: int
+) -> dict[str, Tensor]:
+    """Run `method` (its Adam branch, without floor and clip) plainly; the parameters, in the precision form."""
+    if not isinstance(family, FullGaussian | GaussianMixture):
+        raise TypeError(f"the plain algorithm knows full Gaussians and mixtures; got {type(family).__name__}")
+    q = _PlainGaussian(family) if isinstance(family, FullGaussian) else _PlainMixture(family)
+    optimizer = torch.optim.Adam(q.leaves.values(), lr=method.learning_rate, eps=1e-12)
+    streams = Streams([seed], dtype=family.dtype, device=family.device)
+    for t in range(steps):
+        alpha = schedule(method.alpha, t, steps)
+        optimizer.param_groups[0]["lr"] = method.learning_rate * schedule(method.decay, t, steps)
+        with torch.no_grad():
+            theta = q.draw(streams.normal(method.samples, family.noise_dim)[0])
+            s = target.score(theta)
+            g_t = q.score(theta)
+        for _ in range(method.inner_steps):
+            optimizer.zero_grad()
+            g = q.score(theta)
+            loss = (alpha * (g - g_t).square() + (g - s).square()).sum(-1).mean()  # (1)
+            loss.backward()
+            optimizer.step()
+    return {name: value.detach() for name, value in q.leaves.items()}

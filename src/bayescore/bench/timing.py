@@ -1,0 +1,65 @@
+"""Timing side by side: arms take turns on one thread, and only ratios within one round are compared.
+
+A busy machine slows down for seconds at a time. Arms that take turns, in an order that is turned round after
+every round, meet the same disturbances; the median of the rounds' ratios is what counts, with its range.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+__all__ = ["Spread", "Tell", "one_thread", "rounds", "seconds_of", "spread"]
+
+Tell = Callable[[str], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and range of at least one value."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Wall-clock time of one call, after a garbage collection."""
+    gc.collect()
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def rounds(arms: Mapping[str, Callable[[int], T]], repeats: int, tell: Tell) -> dict[str, list[T]]:
+    """What every arm answers to the rounds 0, 1, ...; in a round each arm has one turn."""
+    answers: dict[str, list[T]] = {name: [] for name in arms}
+    for i in range(repeats):
+        for name in list(arms)[:: 1 if i % 2 == 0 else -1]:
+            tell(f"round {i + 1} of {repeats}: {name}")
+            answers[name].append(arms[name](i))
+    return answers

@@ -1,0 +1,168 @@
+"""Random families, targets and statistics that the tests share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import bayescore as bs
+from bayescore.families import (
+    DiagonalGaussian,
+    Family,
+    FullGaussian,
+    GaussianMixture,
+    LowRankGaussian,
+    PlanarFlow,
+    ZukoFlow,
+)
+from bayescore.oracle import CountingOracle
+from bayescore.rng import Streams
+
+F64 = torch.float64
+
+GAUSSIANS = ("full", "precision", "diagonal", "low-rank")
+MIXTURES = ("mixture", "mixture-precision", "mixture-diagonal")
+FLOWS = ("planar", "bare-planar", "realnvp", "spline")
+BATCHABLE = (*GAUSSIANS, *MIXTURES, "planar", "bare-planar")
+EVERY = (*GAUSSIANS, *MIXTURES, *FLOWS)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers from a seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def covariance(dim: int, seed: int = 0, condition: float | None = None) -> Tensor:
+    """A random covariance matrix, with the given condition number if there is one."""
+    rotation, _ = torch.linalg.qr(normal(dim, dim, seed=seed))
+    if condition is None:
+        spectrum = (0.5 * normal(dim, seed=seed + 1)).exp()
+    else:
+        spectrum = torch.logspace(0, -math.log10(condition), dim, dtype=F64)
+    product = (rotation * spectrum) @ rotation.T
+    return 0.5 * (product + product.T)
+
+
+def gaussian(dim: int, seed: int = 0) -> FullGaussian:
+    return FullGaussian.from_moments(normal(dim, seed=seed + 2), covariance(dim, seed))
+
+
+def family(kind: str, dim: int = 3, seed: int = 0, *, components: int = 3, rank: int = 2) -> Family:
+    """A density of the given kind, some way from its start."""
+    seed = 31 * seed + 1000
+    if kind == "full":
+        return gaussian(dim, seed)
+    if kind == "precision":
+        return gaussian(dim, seed).in_form("precision")
+    if kind == "diagonal":
+        return DiagonalGaussian(normal(dim, seed=seed), 0.4 * normal(dim, seed=seed + 1))
+    if kind == "low-rank":
+        columns = normal(dim, min(rank, dim), seed=seed + 2)
+        return LowRankGaussian(normal(dim, seed=seed), 0.4 * normal(dim, seed=seed + 1), columns)
+    if kind.startswith("mixture"):
+        inner = "diagonal" if kind == "mixture-diagonal" else "full"
+        parts = [family(inner, dim, seed + 7 * k) for k in range(components)]
+        mixture = GaussianMixture(0.5 * normal(components, seed=seed), type(parts[0]).stack(parts))
+        return mixture.in_form("precision") if kind == "mixture-precision" else mixture
+    if kind in ("planar", "bare-planar"):
+        u, w = normal(2, 2, dim, seed=seed)
+        w = w / w.norm(dim=-1, keepdim=True) * (1 + torch.sigmoid(u[:, :1]))
+        b = normal(2, seed=seed + 1)
+        if kind == "bare-planar":
+            return PlanarFlow(u, w, b)
+        return PlanarFlow(u, w, b, normal(dim, seed=seed + 2), 0.4 * normal(dim, seed=seed + 3))
+    flow = ZukoFlow.init(dim, kind, transforms=2, hidden=(8,), seed=seed)
+    size = flow.flat().numel()
+    return flow.from_flat(flow.flat() + 0.2 * normal(size, seed=seed + 1))
+
+
+def batch(kind: str, size: int, dim: int = 3, seed: int = 0) -> Family:
+    """A batch of random densities."""
+    members = [family(kind, dim, seed + 100 * i) for i in range(size)]
+    return type(members[0]).stack(members)
+
+
+def grad_x(q: Family, x: Tensor) -> Tensor:
+    """The gradient of log q by automatic differentiation."""
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(q.log_prob(x).sum(), x)[0]
+
+
+def z_score(values: Tensor, expected: Tensor | float = 0.0) -> Tensor:
+    """How many standard errors the mean over the first dimension is from what is expected."""
+    error = values.std(0) / math.sqrt(len(values))
+    return (values.mean(0) - expected) / error.clamp_min(1e-300)
+
+
+def streams(size: int = 1, seed: int = 0) -> Streams:
+    return Streams([seed + i for i in range(size)])
+
+
+def one_step(
+    method: bs.methods.Method,
+    q: Family,
+    target: bs.targets.Target,
+    *,
+    seed: int = 0,
+    steps: int = 10,
+    at: int = 0,
+) -> Family:
+    """The family after one step from q, as iteration `at` of `steps`."""
+    state = method.init(type(q).stack([q]).in_form(method.form), steps)
+    state = type(state)(**{**state.__dict__, "step": at})
+    random = streams(1, seed)
+    with torch.no_grad():
+        state, _ = method.step(state, CountingOracle(type(target).stack([target]), random), random)
+    return state.family[0]
+
+
+def moments(q: Family) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of a Gaussian family."""
+    return q.mean, q.covariance  # type: ignore[attr-defined]
+
+
+def as_target(q: Family) -> bs.targets.Target:
+    """A target that is exactly the density q."""
+    return Exact(q)
+
+
+class Exact(bs.targets.Target):
+    """The density of a family, as a target: every identity at the optimum can be tested on it."""
+
+    name = "exact"
+    normalised = True
+
+    def __init__(self, density: Family) -> None:
+        self.density, self.dim, self.dtype = density, density.dim, density.dtype
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.density.batch_shape
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self.density.log_prob(x)
+
+    def score(self, x: Tensor, streams: Streams | None = None) -> Tensor:
+        with torch.no_grad():
+            return self.density.score(x)
+
+    def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.log_prob(x).detach(), self.score(x)
+
+    def sample(self, n: int, seed: int | torch.Generator | None = None) -> Tensor:
+        return self.density.sample(n, seed)
+
+    @classmethod
+    def stack(cls, members: list[Exact]) -> Exact:  # type: ignore[override]
+        return cls(type(members[0].density).stack([m.density for m in members]))
+
+
+def scores_only(target: bs.targets.Target) -> bs.targets.ScoreFunction:
+    """The same target without its density."""
+    return bs.targets.ScoreFunction(lambda x: target.score(x), target.dim)
+
+
+Case = Callable[[], bs.targets.Target]
