@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import subprocess
+import sys
 
 import torch
 from torch import Tensor
@@ -31,8 +32,8 @@ EVERY = (*GAUSSIANS, *MIXTURES, *FLOWS)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Standard normal numbers from a seed."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    """Standard normal numbers from a seed, other ones than the library draws from it."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + 10**9), dtype=F64)
 
 
 def covariance(dim: int, seed: int = 0, condition: float | None = None) -> Tensor:
@@ -101,32 +102,37 @@ def streams(size: int = 1, seed: int = 0) -> Streams:
     return Streams([seed + i for i in range(size)])
 
 
-def one_step(
+def walk(
     method: bs.methods.Method,
     q: Family,
     target: bs.targets.Target,
     *,
+    steps: int = 1,
+    horizon: int = 10,
     seed: int = 0,
-    steps: int = 10,
-    at: int = 0,
+    seeds: list[int] | None = None,
 ) -> Family:
-    """The family after one step from q, as iteration `at` of `steps`."""
-    state = method.init(type(q).stack([q]).in_form(method.form), steps)
-    state = type(state)(**{**state.__dict__, "step": at})
-    random = streams(1, seed)
+    """The batch of families after some steps of a method from q, without the loop around it."""
+    seeds = [seed] if seeds is None else seeds
+    start = q if q.batch_shape else type(q).stack([q] * len(seeds))
+    state = method.init(start.in_form(method.form), horizon)
+    random = Streams(seeds, dtype=q.dtype)
+    oracle = CountingOracle(target, random)
     with torch.no_grad():
-        state, _ = method.step(state, CountingOracle(type(target).stack([target]), random), random)
-    return state.family[0]
+        for _ in range(steps):
+            state, _ = method.step(state, oracle, random)
+    return state.family
 
 
-def moments(q: Family) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of a Gaussian family."""
-    return q.mean, q.covariance  # type: ignore[attr-defined]
+def one_step(method: bs.methods.Method, q: Family, target: bs.targets.Target, *, seed: int = 0) -> Family:
+    """The single family after one step."""
+    return walk(method, q, target, seed=seed)[0]
 
 
-def as_target(q: Family) -> bs.targets.Target:
-    """A target that is exactly the density q."""
-    return Exact(q)
+def first_draws(method: bs.methods.Method, q: Family, samples: int, seed: int = 0) -> Tensor:
+    """The points (S, D) at which the first step asks for scores."""
+    q = type(q).stack([q]).in_form(method.form)
+    return q.transform(q.noise(streams(1, seed), samples))[0]
 
 
 class Exact(bs.targets.Target):
@@ -165,4 +171,9 @@ def scores_only(target: bs.targets.Target) -> bs.targets.ScoreFunction:
     return bs.targets.ScoreFunction(lambda x: target.score(x), target.dim)
 
 
-Case = Callable[[], bs.targets.Target]
+def run_python(code: str, *words: str) -> str:
+    """Run code in a process of its own and return what it printed; for what could end the interpreter."""
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr}"
+    return done.stdout

@@ -27,7 +27,7 @@ def fit(
     steps: int = 1000,
     seed: int = 0,
     metrics: Mapping[str, Metric] | None = None,
-    record_every: int | None = None,
+    record_every: int | Sequence[int] | None = None,
     stop: Plateau | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -43,7 +43,7 @@ def fit(
         seed: of all randomness of this run.
         metrics: what to record, by name, each (family, target) to a number per fit; by default the ELBO over
             64 fixed draws where the target has a density. `loss`, score calls and seconds come always.
-        record_every: steps between records; about 50 records by default.
+        record_every: steps between records, or the steps to record at; about 50 records by default.
         stop: end early when a recorded quantity no longer improves.
         callbacks: called with the fit so far at every record; a true answer ends the run.
         progress: show a progress bar; by default if standard error is a terminal.
@@ -81,7 +81,7 @@ def fit_many(
     steps: int = 1000,
     seeds: Sequence[int],
     metrics: Mapping[str, Metric] | None = None,
-    record_every: int | None = None,
+    record_every: int | Sequence[int] | None = None,
     stop: Plateau | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -95,15 +95,14 @@ def fit_many(
     method = ProximalScore() if method is None else method
     _check_kinds(target, family, method)
     check_count("steps", steps)
-    every = max(1, steps // 50) if record_every is None else record_every
-    check_count("record_every", every)
+    due = _due(record_every, steps)
     check_count("the number of seeds", len(seeds))
     targets = _spread("targets", target, len(seeds))
     families = _spread("families", family, len(seeds))
     for t, q in zip(targets, families, strict=True):
         check_match(t, q)
         method.check(q, t)
-    options = Options(metrics, every, stop, tuple(callbacks), progress, check)
+    options = Options(metrics, due, stop, tuple(callbacks), progress, check)
     try:
         batch_family = type(families[0]).stack(families)
         batch_target = stack_targets(targets)
@@ -122,7 +121,7 @@ def resume(
     fit: Fit,
     *,
     metrics: Mapping[str, Metric] | None = None,
-    record_every: int | None = None,
+    record_every: int | Sequence[int] | None = None,
     stop: Plateau | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -133,9 +132,18 @@ def resume(
     """
     if fit.target is None:
         raise ValueError("a fit is resumed with its target; load it with Fit.load(path, target)")
-    every = max(1, fit.state.horizon // 50) if record_every is None else record_every
-    check_count("record_every", every)
-    return Loop.resumed(fit, Options(metrics, every, stop, tuple(callbacks), progress, False)).run()[0]
+    due = _due(record_every, fit.state.horizon)
+    return Loop.resumed(fit, Options(metrics, due, stop, tuple(callbacks), progress, False)).run()[0]
+
+
+def _due(record_every: int | Sequence[int] | None, steps: int) -> frozenset[int]:
+    """The steps that are recorded; the last one always is."""
+    if record_every is None:
+        record_every = max(1, steps // 50)
+    if isinstance(record_every, Sequence):
+        return frozenset(record_every) | {steps}
+    check_count("record_every", record_every)
+    return frozenset(range(record_every, steps + 1, record_every)) | {steps}
 
 
 def _check_kinds(target: object, family: object, method: object) -> None:

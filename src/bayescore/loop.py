@@ -42,7 +42,7 @@ def stack_targets(targets: list[Target]) -> Target:
 @dataclass(frozen=True)
 class Options:
     metrics: Mapping[str, Metric] | None
-    every: int
+    due: frozenset[int]  # steps to record
     stop: Plateau | None
     callbacks: tuple[Callback, ...]
     progress: bool | None
@@ -128,7 +128,7 @@ class Loop:
                     total, n = self.pending
                     if bar.shown and n:
                         bar.update(state.step, float(total[0]) / n, self.oracle.score_calls)
-                    if state.step % self.options.every == 0 or state.step == state.horizon:
+                    if state.step in self.options.due:
                         self.seconds = self.earlier + time.perf_counter() - began
                         self._record(state)
                         self._judge(state)

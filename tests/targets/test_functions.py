@@ -13,7 +13,7 @@ def quadratic(x: torch.Tensor) -> torch.Tensor:
     return -0.5 * x.square().sum(-1)
 
 
-@pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
+@pytest.mark.parametrize("lead", [(1,), (4,), (2, 3)])
 def test_a_log_density_is_called_on_rows_and_keeps_the_leading_shape(lead: tuple[int, ...]) -> None:
     seen = []
 

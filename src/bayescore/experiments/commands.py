@@ -29,7 +29,7 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
     def reproduce(
         ids: Annotated[
             list[str],
-            typer.Argument(help="Experiments by id; the single word `list` shows them.", metavar="ID..."),
+            typer.Argument(help="Experiments by id; the single word `list` shows them.", metavar="ID"),
         ],
         profile: Annotated[
             str, typer.Option(help="The size: quick, paper, or another that it names.")

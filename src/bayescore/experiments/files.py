@@ -26,8 +26,9 @@ def prepare_folder(folder: Path) -> None:
 def write_file(path: Path, content: str | bytes) -> None:
     """Replace a file in one step, so that a reader sees the old content or the new."""
     data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = ""
     try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
         os.chmod(name, 0o644)  # mkstemp makes it private to the user

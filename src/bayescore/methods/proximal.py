@@ -14,7 +14,7 @@ Two safeguards, neither in the paper:
     clip     s_i is replaced by g_t + r min(1, c med/|r|), r = s_i - g_t, med a running median of |r|,
              moved by a factor exp(+-0.05) per iteration.                                              (4)
 
-solver="exact" solves (1) for the diagonal Gaussian in closed form (methods/ridge.py). Both of its dampings are
+solver="exact" solves (1) for the diagonal Gaussian in closed form (methods/ridge.py). Its dampings are both
 raised by max(10, sqrt(D)/2) rms(sigma r), r the residual: far from the target one score says little, and
 sqrt(D) rms(sigma r) bounds the largest eigenvalue of the whitened Hessian, so the mean cannot overshoot.  (5)
 
@@ -73,8 +73,8 @@ class ProximalScore(Method):
         floor: kappa of (3); 0 gives plain Adam.
         clip: c of (4), say 2 for noisy scores; None does not clip.
         solver: "gradient" for Algorithm 1, "exact" for the closed form (diagonal Gaussian only).
-        damping: of the precision in the exact solver, a number or f(t, T), at least 100/S; (100 + t)/S if None.
-        mean_damping: of the mean in the exact solver; (10/S) T/(T - t) if None, so that it settles at the end.
+        damping: of the precision in the exact solver, a number or f(t, T), at least 100/S; None: (100 + t)/S.
+        mean_damping: of the mean in the exact solver; None: (10/S) T/(T - t), so that it settles.
 
     >>> ProximalScore(inner_steps=2, learning_rate=0.03)
     ProximalScore(inner_steps=2, samples=1, alpha='linear', learning_rate=0.03, ...)

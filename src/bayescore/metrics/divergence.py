@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 
 from bayescore.families.base import Family
+from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
+from bayescore.families.low_rank import LowRankGaussian
 from bayescore.targets.base import Target
 from bayescore.targets.gaussians import Gaussian, Known
 
 __all__ = ["ELBO", "ForwardKL", "gaussian_kl", "parameter_errors"]
+
+Normal = FullGaussian | DiagonalGaussian | LowRankGaussian
 
 
 def gaussian_kl(mean: Tensor, covariance: Tensor, other_mean: Tensor, other_covariance: Tensor) -> Tensor:
@@ -46,7 +50,7 @@ class ForwardKL:
         self._log_pi: Tensor | None = None
 
     def __call__(self, family: Family, target: Target | None = None) -> Tensor:  # noqa: ARG002
-        if isinstance(self.target, Gaussian) and isinstance(family, FullGaussian):
+        if isinstance(self.target, Gaussian) and isinstance(family, Normal):
             return gaussian_kl(self.target.mean, self.target.covariance, family.mean, family.covariance)
         if self._points is None or self._log_pi is None:
             self._points = self._draw(self.draws or 1)
@@ -75,7 +79,7 @@ class ELBO:
         return (target.log_prob(x) - family.log_prob(x)).mean(-1)
 
 
-def parameter_errors(target: Gaussian, family: FullGaussian) -> tuple[Tensor, Tensor]:
+def parameter_errors(target: Gaussian, family: Normal) -> tuple[Tensor, Tensor]:
     """|m - m*|_2 and |V - V*|_Frobenius, as in Fig. 1 of the paper."""
     mean = (family.mean - target.mean).norm(dim=-1)
     return mean, torch.linalg.matrix_norm(family.covariance - target.covariance)

@@ -1,0 +1,70 @@
+"""Where a fit goes: checked before it runs, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from bayescore.cli.errors import UserError
+from bayescore.result import Fit
+
+__all__ = ["check_output", "check_plot", "write_output", "write_plot"]
+
+_OUTPUTS = {".nc": ("arviz", "arviz"), ".safetensors": ("safetensors", "")}
+_PICTURES = {suffix: ("matplotlib", "plot") for suffix in (".png", ".pdf", ".svg")}
+
+
+def check_output(path: Path, draws: int | None) -> None:
+    """Refuse an output that could not be written after the fit."""
+    _check("--output", path, _OUTPUTS)
+    if draws is not None and path.suffix != ".nc":
+        raise UserError(f"--draws goes with an --output that ends in .nc; {path.name} keeps the whole density instead")
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a picture that could not be written after the fit."""
+    _check("--plot", path, _PICTURES)
+
+
+def write_output(fit: Fit, path: Path, draws: int | None) -> None:
+    """ArviZ's NetCDF or the fit itself, by the suffix."""
+    if path.suffix == ".safetensors":
+        fit.save(path)
+        return
+    data = fit.to_arviz(draws=draws or 4000, seed=fit.seed)
+    _whole(path, lambda part: data.to_netcdf(str(part)))
+
+
+def write_plot(fit: Fit, path: Path) -> None:
+    """The picture of a fit."""
+    from bayescore.plots import plot_fit
+
+    _whole(path, lambda part: plot_fit(fit).savefig(part, dpi=150))
+
+
+def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:
+    if path.suffix not in kinds:
+        raise UserError(f"{option} must end in {' or '.join(kinds)}; got {path.name!r}")
+    module, extra = kinds[path.suffix]
+    if find_spec(module) is None:
+        raise UserError(f"{option} {path.name} needs {module}: pip install 'bayescore[{extra}]'")
+    if path.is_dir():
+        raise UserError(f"{option} {path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}; make it first")
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bayescore-"):
+            pass
+    except OSError as problem:
+        raise UserError(f"{option} {path} cannot be written: {path.parent}: {problem.strerror}") from problem
+
+
+def _whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write beside the destination, then move into place."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bayescore-") as folder:
+        part = Path(folder) / path.name
+        write(part)
+        os.replace(part, path)

@@ -1,0 +1,90 @@
+"""`bayescore list` and `bayescore cite`: what there is, in one line each, and how to cite it."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from bayescore.checks import unknown_name
+from bayescore.cli.errors import UserError
+from bayescore.cli.summary import console
+from bayescore.families import FAMILIES
+from bayescore.methods import METHODS
+from bayescore.targets import NAMED
+
+__all__ = ["bibtex", "cite", "lines", "show_list"]
+
+_OWN = "or path/to/file.py:function, a torch log density of your own; in brackets the dimension without --dim"
+
+_PAPER = """\
+@article{kim2026score,
+  title         = {Large-scale Score-based Variational Posterior Inference for {Bayesian} Deep Neural Networks},
+  author        = {Kim, Minyoung},
+  year          = {2026},
+  journal       = {arXiv preprint arXiv:2602.05873},
+  eprint        = {2602.05873},
+  archiveprefix = {arXiv},
+  doi           = {10.48550/arXiv.2602.05873}
+}
+"""
+_SOFTWARE = """\
+@software{bayescore,
+  title   = {{bayescore}: score-based variational inference in {PyTorch}},
+  author  = {{The bayescore authors}},
+  version = {%s},
+  license = {Apache-2.0},
+  note    = {Implements the method of arXiv:2602.05873}
+}
+"""
+
+
+def lines() -> dict[str, dict[str, str]]:
+    """One sentence per name, for targets, families and methods."""
+    return {
+        "targets": {name: line for name, (line, _) in NAMED.items()},
+        "families": {name: _sentence(family) for name, family in FAMILIES.items()},
+        "methods": {name: _sentence(method) for name, method in METHODS.items()},
+    }
+
+
+def show_list(
+    kind: Annotated[str | None, typer.Argument(help="targets, families or methods; all three unless given.")] = None,
+) -> None:
+    """List the targets, families and methods, one line each."""
+    known = lines()
+    if kind is not None and kind not in known:
+        raise UserError(str(unknown_name("list", kind, known)))
+    out = console()
+    for title in [kind] if kind is not None else known:
+        table = Table(box=SIMPLE_HEAD, show_edge=False)
+        table.add_column(title, no_wrap=True, style="bold")
+        table.add_column("")
+        for name, line in known[title].items():
+            table.add_row(Text(name), Text(line))
+        out.print(table)
+        if title == "targets":
+            out.print(Text(f" {_OWN}", "dim"), soft_wrap=True)
+        if kind is None:
+            out.print()
+
+
+def bibtex() -> str:
+    """BibTeX of the paper and of this version of the software."""
+    return f"{_PAPER}\n{_SOFTWARE % version('bayescore')}"
+
+
+def cite() -> None:
+    """Print BibTeX entries of the paper and of this software."""
+    typer.echo(bibtex(), nl=False)
+
+
+def _sentence(member: type) -> str:
+    """The first sentence of the file that defines a family or method."""
+    text = (sys.modules[member.__module__].__doc__ or "").strip()
+    return " ".join(text.split("\n\n")[0].split())

@@ -1,0 +1,1 @@
+"""The synthetic experiments of the paper: Gaussian and Gaussian-mixture targets."""
