@@ -177,3 +177,49 @@ def run_python(code: str, *words: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr}"
     return done.stdout
+
+
+#: every method with every kind of family it serves, small enough to run in a blink
+RUNS: dict[str, tuple[bs.methods.Method, str]] = {
+    "proximal full": (bs.methods.ProximalScore(inner_steps=3), "full"),
+    "proximal diagonal": (bs.methods.ProximalScore(inner_steps=3, samples=2), "diagonal"),
+    "proximal low-rank": (bs.methods.ProximalScore(inner_steps=2), "low-rank"),
+    "proximal mixture": (bs.methods.ProximalScore(inner_steps=2), "mixture"),
+    "proximal planar": (bs.methods.ProximalScore(inner_steps=2), "planar"),
+    "proximal zuko": (bs.methods.ProximalScore(inner_steps=1), "realnvp"),
+    "proximal sgd": (bs.methods.ProximalScore(optimizer="sgd", momentum=0.9, learning_rate=1e-3), "full"),
+    "proximal clip": (bs.methods.ProximalScore(inner_steps=2, clip=2.0, samples=3), "full"),
+    "proximal reset": (bs.methods.ProximalScore(inner_steps=2, reset=True), "full"),
+    "proximal exact": (bs.methods.ProximalScore(solver="exact"), "diagonal"),
+    "advi full": (bs.methods.ADVI(), "full"),
+    "advi stick": (bs.methods.ADVI(stick=True, samples=2), "diagonal"),
+    "advi gumbel": (bs.methods.ADVI(), "mixture"),
+    "advi stratified": (bs.methods.ADVI(mixture="stratified"), "mixture-diagonal"),
+    "advi low-rank": (bs.methods.ADVI(), "low-rank"),
+    "advi planar": (bs.methods.ADVI(), "planar"),
+    "gsm": (bs.methods.GSM(), "full"),
+    "bam full": (bs.methods.BaM(), "full"),
+    "bam wide": (bs.methods.BaM(batch=5), "full"),
+    "bam diagonal": (bs.methods.BaM(), "diagonal"),
+    "bam low-rank": (bs.methods.BaM(batch=3), "low-rank"),
+    "fisher": (bs.methods.Fisher(), "full"),
+    "fisher planar": (bs.methods.Fisher(), "planar"),
+    "score": (bs.methods.Score(samples=2), "full"),
+    "score low-rank": (bs.methods.Score(), "low-rank"),
+}
+
+
+def same_run(a: bs.Fit, b: bs.Fit) -> None:
+    """Two fits are bitwise the same run: parameters, method state, history without the clock, counts, status."""
+    mine, theirs = a.state.tensors(), b.state.tensors()
+    assert mine.keys() == theirs.keys()
+    for key, value in mine.items():
+        assert torch.equal(value, theirs[key]), f"{key} differs by {float((value - theirs[key]).abs().max()):.3g}"
+    assert a.state.step == b.state.step
+    assert a.counts == b.counts
+    assert (a.outcome, a.status) == (b.outcome, b.status)
+    assert torch.equal(a.streams, b.streams)
+    columns, others = a.history.to_dict(), b.history.to_dict()
+    assert columns.keys() == others.keys()
+    for name in columns.keys() - {"seconds"}:
+        torch.testing.assert_close(a.history[name], b.history[name], rtol=0, atol=0, equal_nan=True)

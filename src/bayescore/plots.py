@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "common_window", "draw_family", "draw_target", "plot_fit"]
+__all__ = ["COLOURS", "common_window", "draw_family", "draw_target", "key", "plot_fit"]
 
 Grid = tuple[np.ndarray, np.ndarray, np.ndarray]
 Window = tuple[tuple[float, float], ...]
@@ -33,7 +33,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito
 MASSES = (0.5, 0.8, 0.95)
 _GREYS = ("#E9E9E9", "#D0D0D0", "#ADADAD")  # from the outermost region inwards
 _SIZE = 160  # points per side of a grid
-_DRAWS = 20_000
+_DRAWS = 50_000
+_BINS = 60
 _CHUNK = 2_000  # points per call: a density may hold all data for each of them
 
 
@@ -65,7 +66,8 @@ def plot_fit(fit: Fit) -> Figure:
         if fit.elbo is not None and fit.khat is not None:
             title += f"    ELBO {fit.elbo}    k-hat {fit.khat.value:.2f}"
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        figure.legend(handles=_key(fit, dim), loc="outside lower left", ncols=3)
+        shown = fit.target is not None and (fit.target.has_density if dim <= 2 else fit.target.has_samples)
+        figure.legend(handles=key(COLOURS[0], dim, target=shown), loc="outside lower left", ncols=3)
     return figure
 
 
@@ -76,7 +78,7 @@ def common_window(target: Target | None, families: Sequence[Family]) -> Window:
     if target is not None and target.has_samples:
         clouds.append(target.sample(_DRAWS, seed=0))
         margin = 0.06
-    edges = torch.tensor([0.002, 0.998], dtype=torch.float64)
+    edges = torch.tensor([0.004, 0.996], dtype=torch.float64)
     low, high = torch.stack([torch.quantile(cloud.double().cpu(), edges, dim=0) for cloud in clouds], 1)  # (n, D) each
     first, last = low.min(0).values, high.max(0).values
     pad = margin * (last - first)
@@ -154,27 +156,26 @@ def _trace(axes: Axes, fit: Fit, name: str) -> None:
         axes.set(xticks=[], yticks=[])
         return
     calls, values = calls[kept], values[kept]
-    axes.plot(calls, values, color=COLOURS[0] if name == "elbo" else COLOURS[1])
-    axes.plot(calls[-1:], values[-1:], "o", color=COLOURS[0] if name == "elbo" else COLOURS[1])
-    if name == "loss" and (values > 0).all():
+    axes.plot(calls, values, color=COLOURS[0], markevery=[-1], marker="o")
+    if name == "loss" and values.min() > 0 and values.max() > 10 * values.min():
         axes.set_yscale("log")
         return
     late = values[len(values) // 10 :]
-    pad = 0.08 * (late.max() - late.min()) or 1.0
+    pad = max(0.08 * (late.max() - late.min()), 0.02)
     axes.set_ylim(late.min() - pad, late.max() + pad)
 
 
-def _key(fit: Fit, dim: int) -> list[Any]:
-    """What the greys and the lines mean."""
+def key(colour: str, dim: int, *, target: bool = True) -> list[Any]:
+    """Handles for a legend that says what the greys and the lines mean."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    shown = fit.target is not None and (fit.target.has_density if dim <= 2 else fit.target.has_samples)
-    masses = ", ".join(f"{mass:.0%}" for mass in MASSES)
-    regions = f": {masses} of its mass" if dim > 1 else ""
-    target = [Patch(color=_GREYS[1], label=f"target{regions}")] if shown else []
-    draws = [Line2D([], [], color=COLOURS[0], marker=".", linestyle="", label="draws of q")] if dim == 2 else []
-    return [*target, Line2D([], [], color=COLOURS[0], label="q, the same" if shown and dim > 1 else f"q{regions}"), *draws]
+    regions = f": {', '.join(f'{mass:.0%}' for mass in MASSES)} of its mass" if dim > 1 else ""
+    handles: list[Any] = [Patch(color=_GREYS[1], label=f"target{regions}")] if target else []
+    handles.append(Line2D([], [], color=colour, label="q, the same" if target and dim > 1 else f"q{regions}"))
+    if dim == 2:
+        handles.append(Line2D([], [], color=colour, marker=".", linestyle="", label="draws of q"))
+    return handles
 
 
 def _name(i: int) -> str:
@@ -194,19 +195,20 @@ def _evaluate(log_density: Callable[[Tensor], Tensor], window: Window) -> Grid:
 
 
 def _histogram(x: np.ndarray, limits: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    counts, edges = np.histogram(x, bins=60, range=limits, density=True)
+    counts, edges = np.histogram(x, bins=_BINS, range=limits, density=True)
     return 0.5 * (edges[1:] + edges[:-1]), _smooth(counts)
 
 
 def _histogram2d(x: np.ndarray, window: Window) -> Grid:
-    counts, first, second = np.histogram2d(x[:, 0], x[:, 1], bins=60, range=window)
+    counts, first, second = np.histogram2d(x[:, 0], x[:, 1], bins=_BINS, range=window)
     f = np.apply_along_axis(_smooth, 1, np.apply_along_axis(_smooth, 0, counts))
     return 0.5 * (first[1:] + first[:-1]), 0.5 * (second[1:] + second[:-1]), f.T
 
 
 def _smooth(counts: np.ndarray) -> np.ndarray:
-    kernel = np.array([1, 4, 6, 4, 1]) / 16
-    return np.convolve(np.pad(counts, 2, mode="edge"), kernel, mode="valid")
+    """Average over neighbouring bins with normal weights of standard deviation 1.5."""
+    kernel = np.exp(-0.5 * (np.arange(-5, 6) / 1.5) ** 2)
+    return np.convolve(np.pad(counts, 5), kernel / kernel.sum(), mode="valid")
 
 
 def _levels(f: np.ndarray) -> list[float]:

@@ -237,6 +237,15 @@ def test_replace_leaves_the_old_family_alone(kind: str) -> None:
 
 
 @every
+def test_the_order_of_the_parameters_is_the_family_s_own(kind: str) -> None:
+    """A file gives tensors back in another order; the moments of an optimizer are stored flat, in this one."""
+    q = family(kind)
+    again = q.replace(dict(reversed(q.parameters().items())))
+    assert list(again.parameters()) == list(q.parameters())
+    assert torch.equal(again.flat(), q.flat())
+
+
+@every
 @pytest.mark.parametrize("lead", [(), (1,), (5,), (2, 3), (2, 1, 3)])
 def test_points_of_one_density_may_have_any_leading_shape(kind: str, lead: tuple[int, ...]) -> None:
     q, x = family(kind), normal(*lead, 3)

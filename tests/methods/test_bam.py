@@ -8,12 +8,13 @@ from cases import F64, family, gaussian, normal, one_step, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayescore import fit_many
 from bayescore.families import FullGaussian, LowRankGaussian
 from bayescore.methods import BaM
 from bayescore.methods.bam import bam_diagonal, bam_full
 from bayescore.methods.patch import bam_patch
-from bayescore.metrics import gaussian_kl
-from bayescore.targets import Gaussian, ScoreFunction
+from bayescore.metrics import ForwardKL, gaussian_kl
+from bayescore.targets import Gaussian, NoisyScore, ScoreFunction
 
 cases = given(
     dim=st.integers(1, 7),
@@ -234,10 +235,6 @@ def test_a_callable_schedule_is_asked_once_per_step_with_step_batch_and_dimensio
 
 
 def test_the_default_schedule_decays_after_a_plateau_and_then_beats_the_constant_one_under_noise() -> None:
-    from bayescore import fit_many
-    from bayescore.metrics import ForwardKL
-    from bayescore.targets import NoisyScore
-
     target = Gaussian.random(3, seed=1)
     final = {}
     for rule in ("plateau", "constant"):

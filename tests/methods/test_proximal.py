@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bayescore.families import Family
 from bayescore.methods import ProximalScore
+from bayescore.oracle import CountingOracle
 from bayescore.rng import Streams
 from bayescore.targets import Gaussian, Target
 
@@ -234,8 +235,6 @@ def test_the_running_median_follows_the_residuals() -> None:
     q = type(family("full")).stack([family("full").in_form("precision")])
     inner = Exact(q)
     script = [lambda x, s: s + 1.0] + [lambda x, s: s + 10.0] * 80
-    from bayescore.oracle import CountingOracle
-
     random = streams(1)
     oracle, state, shares = CountingOracle(Scripted(inner, script), random), method.init(q, 100), []
     with torch.no_grad():

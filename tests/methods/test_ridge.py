@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import bayescore as bs
 from bayescore.families import DiagonalGaussian
 from bayescore.methods import ProximalScore
 from bayescore.methods.ridge import proximal_ridge
@@ -150,8 +151,6 @@ def test_off_gaussian_targets_the_bias_falls_with_the_damping() -> None:
 
 def test_it_finds_the_best_diagonal_gaussian_of_a_correlated_target() -> None:
     """Best in ELBO: the target's mean, and variances 1/Lambda_ii."""
-    import bayescore as bs
-
     target = bs.targets.Gaussian.ill_conditioned(10, 100.0, seed=1)
     fit = bs.fit(target, DiagonalGaussian.init(10), ProximalScore(solver="exact"), steps=3000)
     best = 1 / torch.linalg.inv(target.covariance).diagonal()

@@ -32,6 +32,8 @@ def verdict(khat: Estimate) -> str:
     """k-hat in plain words."""
     if math.isnan(khat.value) or khat.value == math.inf:
         return "some draws fall where the target has no density"
+    if khat.value == -math.inf:
+        return "as good as can be: q and the target agree at every draw"
     if khat.value < 0.5:
         return "good: importance weights would correct what is left"
     if khat.value <= 0.7:

@@ -42,9 +42,11 @@ def arm_table(
             row.append(interval(list(chosen.values(metric, math.inf))))
             if metric in known:
                 value = printed.get((arm, str(metric)))
-                row.append(f"{number(value.value)} ({value.location})" if value else None)
+                row.append(number(value.value) if value else None)
         rows.append(row)
-    return Table(title=title, columns=columns, rows=rows, name=name, note=note)
+    places = ", ".join(dict.fromkeys(value.location for value in paper))
+    source = f"Paper: {places}." if places else ""
+    return Table(title=title, columns=columns, rows=rows, name=name, note=f"{note} {source}".strip())
 
 
 def significance_table(

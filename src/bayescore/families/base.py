@@ -39,6 +39,8 @@ class Family(ABC):
     reparametrised: ClassVar[bool] = True
     #: whether `score_and_pullback` needs no automatic differentiation
     closed_form: ClassVar[bool] = False
+    #: a learning rate that suits its parameters
+    learning_rate: ClassVar[float] = 0.01
 
     dim: int
 

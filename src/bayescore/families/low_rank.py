@@ -111,7 +111,9 @@ class LowRankGaussian(Family):
         precision = (-self.log_diagonal).exp()
         scaled = self.columns * precision.unsqueeze(-1)
         eye = torch.eye(self.rank, dtype=self.dtype, device=self.device)
-        return precision.unsqueeze(-2), scaled, torch.linalg.cholesky(eye + self.columns.mT @ scaled)
+        C, info = torch.linalg.cholesky_ex(eye + self.columns.mT @ scaled)
+        # M is positive definite; it fails only where parameters overflow, and NaN then tells the loop
+        return precision.unsqueeze(-2), scaled, torch.where((info == 0)[..., None, None], C, torch.nan)
 
     @staticmethod
     def _solve(y: Tensor, inner: tuple[Tensor, Tensor, Tensor]) -> Tensor:

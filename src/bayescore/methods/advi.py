@@ -61,7 +61,7 @@ class ADVI(Method):
     )
 
     samples: int = 1
-    learning_rate: float = 0.01
+    learning_rate: float | None = None
     decay: Schedule = "cosine"
     optimizer: str = "adam"
     momentum: float = 0.0
@@ -75,11 +75,11 @@ class ADVI(Method):
             raise ValueError(f"mixture must be 'gumbel' or 'stratified'; got {self.mixture!r}")
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive; got {self.temperature}")
-        _ = self._descent
+        _ = self._descent(0.01)
 
-    @property
-    def _descent(self) -> Descent:
-        return Descent(self.optimizer, self.learning_rate, self.momentum, self.decay)
+    def _descent(self, otherwise: float) -> Descent:
+        rate = otherwise if self.learning_rate is None else self.learning_rate
+        return Descent(self.optimizer, rate, self.momentum, self.decay)
 
     def check(self, family: Family, target: Target) -> None:
         super().check(family, target)
@@ -108,7 +108,8 @@ class ADVI(Method):
             else:
                 surrogate, loss = self._reparametrised(q, oracle, streams)
         (grad,) = torch.autograd.grad(surrogate, leaf)
-        first, second, descent = state.first.clone(), state.second.clone(), self._descent
+        first, second = state.first.clone(), state.second.clone()
+        descent = self._descent(state.family.learning_rate)
         eta = descent.rate(state.step, state.horizon)
         descent.apply_(flat, grad, first, second, state.step + 1, eta)
         family = state.family.from_flat(flat)

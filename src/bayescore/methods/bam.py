@@ -36,7 +36,7 @@ from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian, raw_from_factor
 from bayescore.families.low_rank import LowRankGaussian
 from bayescore.methods.base import Info, Method, Oracle, State
-from bayescore.methods.patch import bam_patch
+from bayescore.methods.patch import bam_patch, eigen
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 
@@ -185,11 +185,11 @@ def bam_full(mu: Tensor, L: Tensor, z: Tensor, g: Tensor, lam: Tensor) -> tuple[
     R = torch.cat([L.mT, a * zc, (b * (mu - zbar)).unsqueeze(-2)], -2).mT  # (F, D, D+B+1), (2)
     if Q.shape[-1] >= Q.shape[-2]:
         R = triangular(R)
-        l, W = torch.linalg.eigh(R.mT @ (Q @ (Q.mT @ R)))
+        l, W = eigen(R.mT @ (Q @ (Q.mT @ R)))
         F = R @ (W * (0.5 + (l.clamp_min(0) + 0.25).sqrt()).rsqrt().unsqueeze(-2))
     else:
         K = R.mT @ Q
-        l, W = torch.linalg.eigh(K.mT @ K)
+        l, W = eigen(K.mT @ K)
         x = (0.5 + (l.clamp_min(0) + 0.25).sqrt()).sqrt()
         KW = K @ W
         F = R - (R @ KW / (x.pow(3) * (1 + x)).unsqueeze(-2)) @ KW.mT  # (5)

@@ -15,10 +15,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["bam_patch"]
+__all__ = ["bam_patch", "eigen"]
 
 EM_STEPS = 30
 FLOOR = 1e-9  # least psi, relative to diag(S)
+
+
+def eigen(M: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and vectors of symmetric matrices; one that overflowed must not stop its neighbours."""
+    l, W = torch.linalg.eigh(torch.nan_to_num(M))
+    return l, W
 
 
 def bam_patch(
@@ -33,7 +39,7 @@ def bam_patch(
     extra = torch.cat([a * (z - zbar.unsqueeze(-2)), (b * (mu - zbar)).unsqueeze(-2)], -2).mT
     R = torch.cat([A, extra], -1)  # (F, D, K+B+1)
     VQ = psi.unsqueeze(-1) * Q + R @ (R.mT @ Q)
-    l, W = torch.linalg.eigh(Q.mT @ VQ)
+    l, W = eigen(Q.mT @ VQ)
     Y = VQ @ (W / (0.5 + (l.clamp_min(0) + 0.25).sqrt()).unsqueeze(-2))  # (1)
 
     def times(M: Tensor) -> Tensor:
@@ -50,9 +56,9 @@ def _project(diagonal: Tensor, times, psi: Tensor, A: Tensor) -> tuple[Tensor, T
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     for _ in range(EM_STEPS):
         scaled = A / psi.unsqueeze(-1)
-        G = torch.linalg.inv(eye + A.mT @ scaled)
+        G = torch.linalg.inv_ex(eye + A.mT @ scaled).inverse
         Jt = scaled @ G  # J^T, (F, D, K)
         SJ = times(Jt)
-        A = torch.linalg.solve(G + Jt.mT @ SJ, SJ, left=False)  # (3)
+        A = torch.linalg.solve_ex(G + Jt.mT @ SJ, SJ, left=False).result  # (3)
         psi = torch.maximum(diagonal - (A * SJ).sum(-1), FLOOR * diagonal)  # (4)
     return psi, A

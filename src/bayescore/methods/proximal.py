@@ -67,7 +67,8 @@ class ProximalScore(Method):
         inner_steps: N, descent steps per iteration; they cost no score calls.
         samples: S, draws and score calls per iteration.
         alpha: weight of the proximal term: "linear" t/T, "reverse" 1-t/T, a number, or f(t, T).
-        learning_rate, decay: step size and its schedule ("cosine", "constant", "reverse", f(t, T)).
+        learning_rate: step size; None means the family's own, 0.01 (zuko flows: 0.001).
+        decay: its schedule: "cosine", "constant", "reverse" or f(t, T).
         optimizer: "adam" or "sgd" (with `momentum`).
         reset: forget the optimizer's moments at every iteration.
         floor: kappa of (3); 0 gives plain Adam.
@@ -94,7 +95,7 @@ class ProximalScore(Method):
     inner_steps: int = 20
     samples: int = 1
     alpha: Schedule = "linear"
-    learning_rate: float = 0.01
+    learning_rate: float | None = None
     decay: Schedule = "cosine"
     optimizer: str = "adam"
     momentum: float = 0.0
@@ -126,11 +127,11 @@ class ProximalScore(Method):
                 raise ValueError(
                     f"damping must be at least {least:g} at {self.samples} samples; got {self.damping}"
                 )
-        _ = self._descent
+        _ = self._descent(0.01)
 
-    @property
-    def _descent(self) -> Descent:
-        return Descent(self.optimizer, self.learning_rate, self.momentum, self.decay)
+    def _descent(self, otherwise: float) -> Descent:
+        rate = otherwise if self.learning_rate is None else self.learning_rate
+        return Descent(self.optimizer, rate, self.momentum, self.decay)
 
     def check(self, family: Family, target: Target) -> None:
         if self.solver == "exact" and not isinstance(family, DiagonalGaussian):
@@ -187,7 +188,7 @@ class ProximalScore(Method):
     def _descend(self, state: ProximalState, theta: Tensor, s: Tensor) -> ProximalState:
         """N descent steps on (1), in place on copies of the parameters and moments."""
         t, T, N = state.step - 1, state.horizon, self.inner_steps
-        descent, alpha = self._descent, schedule(self.alpha, t, T)
+        descent, alpha = self._descent(state.family.learning_rate), schedule(self.alpha, t, T)
         eta = descent.rate(t, T)
         flat = state.family.flat()
         first = torch.zeros_like(state.first) if self.reset else state.first.clone()

@@ -38,18 +38,18 @@ class ReparametrisedDivergence(Method):
     needs_hessian: ClassVar[bool] = True
 
     samples: int = 1
-    learning_rate: float = 0.01
+    learning_rate: float | None = None
     decay: Schedule = "cosine"
     optimizer: str = "adam"
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
         check_count("samples", self.samples)
-        _ = self._descent
+        _ = self._descent(0.01)
 
-    @property
-    def _descent(self) -> Descent:
-        return Descent(self.optimizer, self.learning_rate, self.momentum, self.decay)
+    def _descent(self, otherwise: float) -> Descent:
+        rate = otherwise if self.learning_rate is None else self.learning_rate
+        return Descent(self.optimizer, rate, self.momentum, self.decay)
 
     @abstractmethod
     def weigh(self, q: Family, r: Tensor) -> Tensor:
@@ -70,7 +70,8 @@ class ReparametrisedDivergence(Method):
             grad, minus_v = torch.autograd.grad(loss.sum(), (leaf, s), retain_graph=True)
             product = oracle.hessian_product(theta.detach(), minus_v)
             (through,) = torch.autograd.grad((product * theta).sum(), leaf)  # (2)
-        first, second, descent = state.first.clone(), state.second.clone(), self._descent
+        first, second = state.first.clone(), state.second.clone()
+        descent = self._descent(state.family.learning_rate)
         eta = descent.rate(state.step, state.horizon)
         descent.apply_(flat, grad + through, first, second, state.step + 1, eta)
         family = state.family.from_flat(flat)

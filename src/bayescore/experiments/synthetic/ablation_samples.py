@@ -45,7 +45,6 @@ def tables(records: Records) -> list[Table]:
         "iterations to 0.05": "hit_0.05",
         "score calls to 0.05": "calls_0.05",
         "forward KL": "forward_kl",
-        "learning rate": "learning_rate",
     }
     return kl_tables(records, TITLE, metrics, PAPER)
 

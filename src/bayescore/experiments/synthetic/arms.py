@@ -1,8 +1,9 @@
 """One line or row of a synthetic experiment, declared as plain data.
 
 A config says everything that can change a result: the target's generator, the family and its start, the
-method and its options, the number of steps, the learning rates that the pilot may choose from, and how often the
-forward KL is looked at. Seed i means target i, start i and random stream i, for every arm: arms are paired.
+method and its options, the number of steps, the learning rates that the pilot may choose from, and how often
+the forward KL is looked at. Seed i means target i, start i and random stream i, for every arm: arms are
+paired.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ MIXTURE_METRICS = {
     "forward KL": "forward_kl",
     "forward KL, 500 draws": "forward_kl_500",
     "weight error": "weight_error",
-    "learning rate": "learning_rate",
 }
 
 MEDIANS = "Medians over targets with 95 % intervals."

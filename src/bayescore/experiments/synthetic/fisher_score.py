@@ -49,11 +49,8 @@ def tables(records: Records) -> list[Table]:
         "iterations to 1e-2": "hit_0.01",
         "iterations to 1e-3": "hit_0.001",
         "forward KL": "forward_kl",
-        "learning rate": "learning_rate",
     }
-    return kl_tables(
-        records, TITLE, metrics, PAPER, note="Fisher and Score also take a Hessian product per score call."
-    )
+    return kl_tables(records, TITLE, metrics, PAPER, note="Fisher and Score take Hessian products too.")
 
 
 def figures(records: Records) -> list[Figure]:

@@ -54,7 +54,6 @@ def tables(records: Records) -> list[Table]:
         "forward KL": "forward_kl",
         "forward KL, 500 draws": "forward_kl_500",
         "best Gaussian": "bound",
-        "learning rate": "learning_rate",
     }
     return kl_tables(records, TITLE, metrics, PAPER, note="Best Gaussian: the target's own moments.")
 

@@ -108,7 +108,7 @@ struct Rejections {
   }
 };
 
-// Runs work(i, rejections) for i in [0, n), on several threads where that pays: the first draw is timed, and
+// Runs work(i) for i in [0, n), on several threads where that pays: the first draw is timed, and
 // threads are started only if the rest takes longer than starting them.
 template <typename F>
 int64_t for_each_draw(int64_t n, int threads, char** message, F&& work) {
@@ -117,7 +117,7 @@ int64_t for_each_draw(int64_t n, int threads, char** message, F&& work) {
     ensure_tape();
     for (int64_t i = from; i < to; ++i) {
       try {
-        work(i, rejections);
+        work(i);
       } catch (const std::exception& error) {
         rejections.add(i, error.what());
       } catch (...) {
@@ -200,34 +200,40 @@ BS_EXPORT char* bs_names(const Model* model, int what, char** names) {
 BS_EXPORT int64_t bs_log_density(const Model* model, int64_t n, const double* x, int propto, int jacobian, int threads,
                                  double* value, double* grad, char** message) {
   const auto D = static_cast<Eigen::Index>(model->num_params_r());
-  return for_each_draw(n, threads, message, [=](int64_t i, Rejections&) {
+  return for_each_draw(n, threads, message, [=](int64_t i) {
     value[i] = MINUS_INFINITY;
     double* row = grad ? grad + i * D : nullptr;
     if (row) std::fill(row, row + D, NOT_A_NUMBER);
-    if (!row) {
-      value[i] = value_at(*model, x + i * D, D, propto, jacobian);
-      if (std::isnan(value[i])) value[i] = MINUS_INFINITY;
-      return;
-    }
-    Vector g(D);
-    const double v = gradient_at(*model, x + i * D, D, propto, jacobian, g.data());
-    if (std::isnan(v) || v == MINUS_INFINITY) return;
-    value[i] = v;
-    std::copy(g.data(), g.data() + D, row);
+    const double v = row ? gradient_at(*model, x + i * D, D, propto, jacobian, row)
+                         : value_at(*model, x + i * D, D, propto, jacobian);
+    if (std::isfinite(v))
+      value[i] = v;
+    else if (row)
+      std::fill(row, row + D, NOT_A_NUMBER);
   });
 }
 
-// The variables of every draw, n x K in the order of bs_names(include + 1). Row i depends on seed and i alone.
+// The variables of every draw, n x K in the order of bs_names(include + 1). Row i depends on seed and i alone. Where
+// the generated quantities (or the transformed parameters) of a draw are rejected, what comes before them is kept.
 BS_EXPORT int64_t bs_constrain(const Model* model, int64_t n, const double* x, int include, uint32_t seed, int64_t K,
                                int threads, double* out, char** message) {
   const auto D = static_cast<Eigen::Index>(model->num_params_r());
-  return for_each_draw(n, threads, message, [=](int64_t i, Rejections&) {
+  return for_each_draw(n, threads, message, [=](int64_t i) {
     std::fill(out + i * K, out + (i + 1) * K, NOT_A_NUMBER);
     Vector point = Eigen::Map<const Vector>(x + i * D, D), row;
-    auto rng = stan::services::util::create_rng(seed, static_cast<unsigned int>(i + 1));
-    model->write_array(rng, point, row, include >= 1, include >= 2, nullptr);
-    if (row.size() != K) throw std::length_error("the model wrote another number of variables than it named");
-    std::copy(row.data(), row.data() + K, out + i * K);
+    std::exception_ptr rejection;
+    for (int level = include; level >= 0; --level) {
+      try {
+        auto rng = stan::services::util::create_rng(seed, static_cast<unsigned int>(i + 1));
+        model->write_array(rng, point, row, level >= 1, level >= 2, nullptr);
+        if (row.size() > K) throw std::length_error("the model wrote more variables than it named");
+        std::copy(row.data(), row.data() + row.size(), out + i * K);
+        break;
+      } catch (...) {
+        if (!rejection) rejection = std::current_exception();
+      }
+    }
+    if (rejection) std::rethrow_exception(rejection);
   });
 }
 
@@ -235,7 +241,7 @@ BS_EXPORT int64_t bs_constrain(const Model* model, int64_t n, const double* x, i
 BS_EXPORT int64_t bs_unconstrain(const Model* model, int64_t n, const double* in, int64_t K, double* out,
                                  char** message) {
   const auto D = static_cast<Eigen::Index>(model->num_params_r());
-  return for_each_draw(n, 1, message, [=](int64_t i, Rejections&) {
+  return for_each_draw(n, 1, message, [=](int64_t i) {
     Vector row = Eigen::Map<const Vector>(in + i * K, K), point;
     model->unconstrain_array(row, point, nullptr);
     std::copy(point.data(), point.data() + D, out + i * D);

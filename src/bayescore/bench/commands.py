@@ -1,0 +1,89 @@
+"""The commands of `bayescore bench`."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bayescore.bench.batch import batch
+from bayescore.bench.contest import OURS
+from bayescore.bench.inner_loop import inner_loop
+from bayescore.bench.plot import draw_parts
+from bayescore.bench.problems import banana, gaussian
+from bayescore.bench.race import race
+from bayescore.bench.records import SUFFIXES, record, write_records
+from bayescore.bench.rows import Part
+from bayescore.bench.tables import part_table
+from bayescore.bench.timing import Tell
+from bayescore.experiments.files import prepare_folder
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Measure speed, side by side with peers.")
+
+_PIPE_WIDTH = 160
+
+
+@app.callback()
+def _bench() -> None:
+    """Measure speed, side by side with peers."""
+
+
+@app.command("fit")
+def bench_fit(
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all arms take turns.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Write the records to this .json or .csv file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result to this .png file.")] = None,
+    peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Run NumPyro and BlackJAX beside ours.")] = True,
+    quick: Annotated[bool, typer.Option(help="Tiny sizes, to see that everything runs; the numbers mean little.")] = False,
+) -> None:
+    """The inner loop against plain autograd, a batch of fits against one, and the time to the same ELBO."""
+    _check_files(out, plot)
+    console = Console(stderr=True)
+    began = time.perf_counter()
+    with console.status("starting") as status:
+        parts = _measure(repeats, peers, quick, lambda text: status.update(f"{text} ({time.perf_counter() - began:.0f} s)"))
+    output = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
+    for part in parts:
+        output.print(part_table(part))
+    if out is not None:
+        config = {"repeats": repeats, "peers": peers, "quick": quick}
+        write_records(out, record("fit", config, parts))
+    if plot is not None:
+        draw_parts(plot, parts, frozenset(entry.name for entry in OURS))
+
+
+def _measure(repeats: int, peers: bool, quick: bool, tell: Tell) -> list[Part]:
+    if quick:
+        problems = [banana(budget=30), gaussian(dim=5, condition=10.0, budget=30)]
+        return [
+            inner_loop(repeats, tell, steps=5, mixture_steps=5),
+            batch(repeats, tell, steps=5),
+            race(repeats, tell, problems, peers=peers, settings=1),
+        ]
+    return [
+        inner_loop(repeats, tell),
+        batch(repeats, tell),
+        race(repeats, tell, [banana(), gaussian()], peers=peers),
+    ]
+
+
+def _check_files(out: Path | None, plot: Path | None) -> None:
+    """Refuse now what could not be written in the end."""
+    if out is not None and out.suffix not in SUFFIXES:
+        raise typer.BadParameter(f"records are written to {' or '.join(SUFFIXES)} files; got --out {out}")
+    if plot is not None and plot.suffix != ".png":
+        raise typer.BadParameter(f"pictures are written to .png files; got --plot {plot}")
+    if plot is not None and find_spec("matplotlib") is None:
+        raise typer.BadParameter("--plot needs matplotlib: pip install 'bayescore[plot]'")
+    for path in (out, plot):
+        if path is not None:
+            try:
+                prepare_folder(path.parent)
+            except OSError as problem:
+                raise typer.BadParameter(f"{problem.filename}: {problem.strerror}") from problem

@@ -1,0 +1,76 @@
+"""The picture of a benchmark: a panel of ratios for each part with bars, a panel of times for each problem of the race."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayescore.bench.rows import Part, Row
+from bayescore.bench.tables import duration
+from bayescore.experiments.files import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_parts"]
+
+BLUE, GREY, RED = "#2b6cb0", "#a0aec0", "#c53030"
+
+
+def draw_parts(path: Path, parts: Sequence[Part], ours: frozenset[str]) -> None:
+    """Draw to a PNG file; `ours` are the arms shown in colour."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("a picture needs matplotlib: pip install 'bayescore[plot]'") from error
+    paired = [part for part in parts if any(ratio.bar is not None for ratio in part.ratios)]
+    raced = [
+        (part, problem)
+        for part in parts
+        if part not in paired
+        for problem in dict.fromkeys(row.problem for row in part.rows)
+    ]
+    figure = Figure(figsize=(9, 1.8 * len(paired) + 2.8 * len(raced)), layout="constrained")
+    heights = [1.8] * len(paired) + [2.8] * len(raced)
+    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, part in zip(axes, paired, strict=False):
+        _ratios(axis, part)
+    for axis, (part, problem) in zip(axes[len(paired) :], raced, strict=True):
+        _times(axis, f"{part.title}: {problem}", [row for row in part.rows if row.problem == problem], ours)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=150)
+    write_file(path, data.getvalue())
+
+
+def _ratios(axis: Axes, part: Part) -> None:
+    for y, ratio in enumerate(part.ratios):
+        axis.barh(y, ratio.spread.median, color=BLUE, height=0.6)
+        axis.plot(ratio.values, [y] * len(ratio.values), "k.", markersize=4)
+        if ratio.bar is not None:
+            axis.plot([ratio.bar] * 2, [y - 0.4, y + 0.4], color=RED, linewidth=2)
+    axis.set_yticks(range(len(part.ratios)), [ratio.problem for ratio in part.ratios])
+    axis.invert_yaxis()
+    axis.set_xlim(left=0)
+    axis.set_title(part.title, loc="left", fontsize=10)
+    axis.set_xlabel("ratio of wall-clock times; red: the bar, dots: single rounds")
+
+
+def _times(axis: Axes, title: str, rows: Sequence[Row], ours: frozenset[str]) -> None:
+    able = sorted((row for row in rows if row.spread is not None), key=lambda row: row.spread.median)  # type: ignore[union-attr]
+    failed = [row for row in rows if row.spread is None]
+    for y, row in enumerate(able):
+        assert row.spread is not None
+        values = [s for s in row.seconds if s is not None]
+        axis.barh(y, row.spread.median, color=BLUE if row.arm in ours else GREY, height=0.6)
+        axis.plot(values, [y] * len(values), "k.", markersize=4)
+        axis.annotate(f" {duration(row.spread.median)}", (max(values), y), va="center", fontsize=8)
+    for y, row in enumerate(failed, len(able)):
+        axis.annotate(f"  {row.note}", (0, y), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+    axis.set_yticks(range(len(rows)), [row.arm for row in [*able, *failed]])
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_xscale("log")
+    axis.margins(x=0.15)
+    axis.set_title(title, loc="left", fontsize=10)
+    axis.set_xlabel("seconds, without compilation; dots: single rounds")

@@ -1,0 +1,7 @@
+"""Stan programs as targets: compiled once, cached, evaluated many draws per call."""
+
+from __future__ import annotations
+
+from bayescore.targets.stan.target import Stan
+
+__all__ = ["Stan"]

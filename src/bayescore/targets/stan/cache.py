@@ -1,0 +1,106 @@
+"""Files that are expensive to make, kept by content: made once, by one process, whole or not at all.
+
+An entry is a file and the SHA-256 of its bytes beside it. An entry whose bytes do not match is made anew. Two
+processes that need the same entry take turns by a file lock, and the second finds it ready.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["cache_folder", "discard", "fetch"]
+
+log = logging.getLogger(__name__)
+
+
+def cache_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
+    """The folder for compiled programs: `chosen`, $BAYESCORE_CACHE/stan, or bayescore/stan in the user's cache."""
+    if chosen is not None:
+        folder = Path(chosen)
+    elif root := os.environ.get("BAYESCORE_CACHE"):
+        folder = Path(root, "stan")
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bayescore", "stan")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise _unusable(folder) from error
+    if not writable:
+        raise _unusable(folder)
+    return folder
+
+
+def fetch(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """The entry `name`; `make(path)` writes it if it is not there or not intact."""
+    path = folder / name
+    if _intact(path):
+        return path
+    with _locked(folder / f"{name}.lock"):
+        if _intact(path):  # another process was faster
+            return path
+        if path.exists():
+            log.warning("the cache entry %s is damaged and is made anew", path)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{name}.", suffix=".part")
+        os.close(handle)
+        try:
+            make(Path(temporary))
+            digest = _digest(Path(temporary))
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        _write(_seal(path), digest)
+    return path
+
+
+def discard(path: Path) -> None:
+    """Forget an entry that turned out to be useless."""
+    _seal(path).unlink(missing_ok=True)
+
+
+def _unusable(folder: Path) -> PermissionError:
+    return PermissionError(
+        f"compiled Stan programs cannot be kept in {folder}; give cache_dir= or set BAYESCORE_CACHE to a folder "
+        "that can be written"
+    )
+
+
+def _seal(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _intact(path: Path) -> bool:
+    try:
+        return _seal(path).read_text(encoding="ascii") == _digest(path)
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _write(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("another process is making %s; waiting for it", path.stem)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

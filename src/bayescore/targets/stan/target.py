@@ -1,0 +1,263 @@
+"""A Stan program with its data as a target on Stan's unconstrained space.
+
+    log Phi(u) = log p(data, x(u)) + log |det dx/du|                                  (1)
+where x(u) are the parameters that the program declares. The score is Stan's own reverse-mode gradient of (1);
+second derivatives are central differences of it:
+    grad^2 log Phi(u) v = (s(u + h v) - s(u - h v)) / (2 h) + O(h^2)                  (2)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from bayescore.checks import check_count
+from bayescore.rng import Streams
+from bayescore.targets.base import Target
+from bayescore.targets.stan.bridgestan import BridgeStanModel
+from bayescore.targets.stan.build import build
+from bayescore.targets.stan.data import Data, data_text
+from bayescore.targets.stan.library import CompiledModel, Rejected
+from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables
+
+__all__ = ["Stan"]
+
+log = logging.getLogger(__name__)
+
+
+class Model(Protocol):
+    """What a Stan model offers, however it was compiled (see CompiledModel)."""
+
+    dim: int
+
+    def names(self, what: int) -> list[str]: ...
+
+    def log_density(
+        self, x: Tensor, propto: bool, jacobian: bool, gradient: bool
+    ) -> tuple[Tensor, Tensor | None, Rejected | None]: ...
+
+    def constrain(self, x: Tensor, include: int, seed: int) -> tuple[Tensor, Rejected | None]: ...
+
+    def unconstrain(self, rows: Tensor) -> tuple[Tensor, Rejected | None]: ...
+
+
+class Stan(Target):
+    """A Stan program and its data.
+
+    Arguments:
+        program: the path of a .stan file, or the program itself as text.
+        data: a dict of numbers, lists, arrays or tensors; the path of a JSON file; None for a program without data.
+        propto: drop the constants of `~` statements. False by default (BridgeStan's default is True): with all
+            constants an ELBO is a bound on the log evidence of the model as it is written.
+        jacobian: include the log-Jacobian in (1); without it the density is that of x, not of u.
+        threads: the most threads for one call; torch.get_num_threads() by default.
+        seed: of the random numbers that transformed data may draw.
+        cache_dir: where compiled programs are kept; $BAYESCORE_CACHE/stan or ~/.cache/bayescore/stan by default.
+
+    The first use of a program compiles it, which takes about half a minute; later uses, in any process, take
+    milliseconds. A draw that Stan rejects has the log density -inf and a NaN score, and `last_rejection` says why.
+
+        target = bs.targets.Stan("model.stan", data="data.json")
+        fit = bs.fit(target, bs.families.FullGaussian.init(target.dim), bs.methods.BaM())
+        fit.to_arviz()
+    """
+
+    name = "stan"
+
+    def __init__(
+        self,
+        program: str | os.PathLike[str],
+        data: Data = None,
+        *,
+        propto: bool = False,
+        jacobian: bool = True,
+        threads: int | None = None,
+        seed: int = 0,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        threads = torch.get_num_threads() if threads is None else threads
+        check_count("threads", threads)
+        check_count("seed", seed, 0)
+        text, self.label, include = _read(program)
+        json = data_text(data)
+        library = build(text, self.label, include, cache_dir)
+        try:
+            model = CompiledModel(library, json, seed, threads)
+        except ValueError as error:
+            raise ValueError(f"{self.label} does not take these data: {error}") from error
+        self._take(model, propto, jacobian)
+
+    @classmethod
+    def from_bridgestan(cls, model: Any, *, propto: bool = False, jacobian: bool = True) -> Self:
+        """A target from a `bridgestan.StanModel`; nothing is compiled."""
+        target = cls.__new__(cls)
+        target.label = str(getattr(model, "name", "the model"))
+        target._take(BridgeStanModel(model), propto, jacobian)
+        return target
+
+    def _take(self, model: Model, propto: bool, jacobian: bool) -> None:
+        if model.dim == 0:
+            raise ValueError(f"{self.label} has no parameters, so there is nothing to infer; declare some")
+        self.model, self.dim = model, model.dim
+        self.propto, self.jacobian = bool(propto), bool(jacobian)
+        #: Stan's message about the last draw that it rejected
+        self.last_rejection: str | None = None
+
+    # -- density ---------------------------------------------------------------------------------
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and x.requires_grad:
+            value: Tensor = _LogProb.apply(x, self.log_prob_and_score)
+            return value
+        value, _, rejected = self.model.log_density(self._points(x), self.propto, self.jacobian, False)
+        self._note(rejected)
+        return value
+
+    def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, grad, rejected = self.model.log_density(self._points(x), self.propto, self.jacobian, True)
+        self._note(rejected)
+        assert grad is not None
+        return value, grad
+
+    def score(self, x: Tensor, streams: Streams | None = None) -> Tensor:  # noqa: ARG002
+        return self.log_prob_and_score(x)[1]
+
+    def hessian_product(self, x: Tensor, v: Tensor) -> Tensor:
+        """grad^2 log Phi(x) v by (2): two gradients per point, about eight correct digits."""
+        length = v.norm(dim=-1, keepdim=True)
+        step = torch.finfo(torch.float64).eps ** (1 / 3) * (1 + x.norm(dim=-1, keepdim=True))
+        unit = v / length.clamp_min(torch.finfo(torch.float64).tiny)
+        up, down = self.score(torch.stack([x + step * unit, x - step * unit]))
+        return length * (up - down) / (2 * step)
+
+    def _points(self, x: Tensor) -> Tensor:
+        if x.dim() == 0 or x.size(-1) != self.dim:
+            raise ValueError(f"points of {self.label} must have the shape (..., {self.dim}); got {tuple(x.shape)}")
+        if x.dtype != torch.float64 or not x.is_cpu:
+            raise TypeError(f"Stan computes in torch.float64 on the CPU; got points in {x.dtype} on {x.device}")
+        return x.detach().contiguous()
+
+    def _note(self, rejected: Rejected | None) -> None:
+        if rejected is not None:
+            self.last_rejection = rejected[1].strip()
+            log.debug("%s rejected %d draws; the first: %s", self.label, rejected[0], self.last_rejection)
+
+    # -- variables -------------------------------------------------------------------------------
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The coordinates of the unconstrained space, such as beta[1] or sigma (its logarithm, if it is positive)."""
+        return [readable(name) for name in self._true_names()]
+
+    @cached_property
+    def constrained_names(self) -> list[str]:
+        """Every number that the program names: parameters, transformed parameters, generated quantities."""
+        return [readable(name) for name in self.model.names(3)]
+
+    @cached_property
+    def _layouts(self) -> list[list[Variable]]:
+        return [variables(self.model.names(what)) for what in (1, 2, 3)]
+
+    def constrain(self, x: Tensor, *, everything: bool = False, seed: int = 0) -> dict[str, Tensor]:
+        """Parameters at unconstrained points (..., D), each (..., *shape) with Stan's shapes.
+
+        Arguments:
+            x: the points.
+            everything: transformed parameters and generated quantities too; NaN where Stan rejects them.
+            seed: of the random numbers that generated quantities draw.
+        """
+        check_count("seed", seed, 0)
+        points = self._points(x).reshape(-1, self.dim)
+        include = 2 if everything else 0
+        rows, rejected = self.model.constrain(points, include, seed)
+        self._note(rejected)
+        if rejected is not None:
+            share = f"{rejected[0]} of {points.shape[0]} draws"
+            log.warning("%s could not compute its variables for %s: %s", self.label, share, self.last_rejection)
+        return unpack(rows.view(*x.shape[:-1], -1), self._layouts[include])
+
+    def unconstrain(self, values: Mapping[str, Any]) -> Tensor:
+        """Unconstrained points (..., D) from parameters by name, each (..., *shape); other names are ignored."""
+        rows = pack(values, self._layouts[0])
+        points, rejected = self.model.unconstrain(rows.reshape(-1, rows.shape[-1]).contiguous())
+        if rejected is not None:
+            raise ValueError(f"{rejected[0]} of {len(points)} draws are no parameters of {self.label}: {rejected[1].strip()}")
+        return points.view(*rows.shape[:-1], self.dim)
+
+    def to_posterior(self, draws: Tensor, seed: int = 0) -> dict[str, dict[str, Tensor]]:
+        """ArviZ groups from unconstrained draws (..., D): every variable of the program, (..., *shape).
+
+        `posterior` holds parameters, transformed parameters and generated quantities; of the latter log_lik* go to
+        `log_likelihood`, and *_rep, *_hat, *_pred, *_sim and *_tilde to `posterior_predictive`.
+        """
+        values = self.constrain(draws, everything=True, seed=seed)
+        before = {variable.name for variable in self._layouts[1]}
+        return group(values, set(values) - before)
+
+    def _true_names(self) -> list[str]:
+        """Stan's unconstrained names in the order of the coordinates.
+
+        Stan lists the names of an array of vectors with the first index running fastest, but stores its
+        coordinates vector by vector. A coordinate's true name is that of the first number that moves with it.
+        """
+        names, layout = self.model.names(0), self._layouts[0]
+        flat = self.model.names(1)
+        for variable in layout:
+            columns = range(variable.start, variable.start + variable.size)
+            mine = [i for i, name in enumerate(names) if variables([name])[0].name == variable.name]
+            if len(variable.shape) < 2 or len(mine) < 2:
+                continue
+            points = torch.zeros(len(mine) + 1, self.dim, dtype=torch.float64)
+            points[torch.arange(len(mine)) + 1, torch.tensor(mine)] = 0.5
+            rows, _ = self.model.constrain(points, 0, 0)
+            moved = rows[1:, columns] != rows[:1, columns]  # (coordinates, numbers)
+            order = sorted(columns, key=lambda c: _index(flat[c]))  # last index fastest
+            first = [next((flat[c] for c in order if row[c - variable.start]), "") for row in moved]
+            if sorted(first) == sorted(names[i] for i in mine):
+                for i, name in zip(mine, first, strict=True):
+                    names[i] = name
+        return names
+
+    def __repr__(self) -> str:
+        return f"Stan({self.label!r}, dim={self.dim}, propto={self.propto}, jacobian={self.jacobian})"
+
+
+def _index(name: str) -> list[int]:
+    return [int(part) for part in name.split(".")[1:] if part.isdigit()]
+
+
+def _read(program: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
+    """The text of a program, what to call it, and the folder its includes are in."""
+    if isinstance(program, str) and "{" in program:
+        return program, "the Stan program", None
+    if not isinstance(program, str | os.PathLike):
+        raise TypeError(f"program must be the path of a .stan file or its text; got {type(program).__name__}")
+    path = Path(program)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no Stan program at {path}")
+    return path.read_text(encoding="utf-8"), path.name, path.resolve().parent
+
+
+class _LogProb(torch.autograd.Function):
+    """log Phi with Stan's gradient, for code that differentiates through `log_prob`."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, both: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        value, grad = both(x)
+        ctx.save_for_backward(grad)
+        return value
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (grad,) = ctx.saved_tensors
+        return upstream.unsqueeze(-1) * grad, None
