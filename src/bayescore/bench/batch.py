@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bayescore.bench.rows import Part, Ratio, Row
-from bayescore.bench.timing import Tell, one_thread, rounds, seconds_of
+from bayescore.bench.timing import Tell, about, one_thread, rounds, seconds_of
 from bayescore.families import FullGaussian
 from bayescore.fit import fit_many
 from bayescore.methods import BaM, Method, ProximalScore
@@ -23,24 +25,23 @@ def batch(repeats: int, tell: Tell, *, steps: int = 1000) -> Part:
     rows: list[Row] = []
     ratios: list[Ratio] = []
     methods: tuple[Method, ...] = (ProximalScore(), BaM())
+    sizes = {"one fit": 1, f"{FITS} fits as one batch": FITS}
 
-    def run(method: Method, size: int, T: int, first_seed: int) -> None:
-        seeds = range(first_seed, first_seed + size)
-        fit_many(targets[:size], family, method, steps=T, seeds=seeds, metrics={}, progress=False, check=False)
+    def run(method: Method, size: int, T: int, first: int) -> None:
+        seeds = range(first, first + size)
+        some = targets[:size]
+        fit_many(some, family, method, steps=T, seeds=seeds, metrics={}, progress=False, check=False)
+
+    def clock(method: Method, size: int) -> Callable[[int], float]:
+        run(method, size, WARM_UP, 0)
+        return lambda i: seconds_of(lambda: run(method, size, steps, 100 * i))
 
     for method in methods:
         problem = f"{type(method).__name__}, Gaussian, D=3, T={steps}"
-        arms = {"one fit": 1, f"{FITS} fits as one batch": FITS}
         with one_thread():
-            for size in arms.values():
-                run(method, size, WARM_UP, 0)
-            clocks = {
-                name: lambda i, m=method, n=size: seconds_of(lambda: run(m, n, steps, 100 * i))
-                for name, size in arms.items()
-            }
-            times = rounds(clocks, repeats, lambda text, p=problem: tell(f"{p}, {text}"))
-        draws = method.samples if isinstance(method, ProximalScore) else BaM().batch
-        one, many = (Row(problem, name, tuple(times[name]), (draws * steps,) * repeats) for name in arms)
+            arms = {name: clock(method, size) for name, size in sizes.items()}
+            times = rounds(arms, repeats, about(problem, tell))
+        one, many = (Row(problem, name, tuple(times[name])) for name in sizes)
         rows += [one, many]
         ratios.append(Ratio.between(many, one, bar=BAR, at_least=False))
     return Part(

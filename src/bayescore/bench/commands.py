@@ -39,15 +39,21 @@ def bench_fit(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all arms take turns.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Write the records to this .json or .csv file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the result to this .png file.")] = None,
-    peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Run NumPyro and BlackJAX beside ours.")] = True,
-    quick: Annotated[bool, typer.Option(help="Tiny sizes, to see that everything runs; the numbers mean little.")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers/--no-peers", help="Run NumPyro and BlackJAX beside ours.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option(help="Tiny sizes, to see that everything runs; the numbers mean little.")
+    ] = False,
 ) -> None:
     """The inner loop against plain autograd, a batch of fits against one, and the time to the same ELBO."""
     _check_files(out, plot)
     console = Console(stderr=True)
     began = time.perf_counter()
     with console.status("starting") as status:
-        parts = _measure(repeats, peers, quick, lambda text: status.update(f"{text} ({time.perf_counter() - began:.0f} s)"))
+        parts = _measure(
+            repeats, peers, quick, lambda text: status.update(f"{text} ({time.perf_counter() - began:.0f} s)")
+        )
     output = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
     for part in parts:
         output.print(part_table(part))

@@ -65,7 +65,12 @@ OURS: tuple[Own, ...] = (
     ),
     Own("BaM", SOLVES, lambda s: BaM(batch=int(s["batch"])), check_every=1),
     Own("GSM", SOLVES, lambda s: GSM(batch=int(s["batch"])), check_every=1),
-    Own("ADVI", DESCENTS, lambda s: ADVI(learning_rate=s["learning_rate"], samples=int(s["draws"])), check_every=5),
+    Own(
+        "ADVI",
+        DESCENTS,
+        lambda s: ADVI(learning_rate=s["learning_rate"], samples=int(s["draws"])),
+        check_every=5,
+    ),
 )
 
 PEERS: tuple[Peer, ...] = (

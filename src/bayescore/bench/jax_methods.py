@@ -66,7 +66,9 @@ def numpyro_svi(density: Density, dim: int, setting: Mapping[str, Any], horizon:
     return Chunked(jax.jit(svi.init), advance, export, chunk, setting["draws"])
 
 
-def blackjax_fullrank(density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int) -> Chunked:
+def blackjax_fullrank(
+    density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int
+) -> Chunked:
     """Full-rank VI with its default estimator (sticking the landing)."""
     import blackjax
     import jax

@@ -22,7 +22,10 @@ from bayescore.bench.jax_methods import PEERS, Chunked
 
 __all__ = ["serve"]
 
-ONE_THREAD = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "OMP_NUM_THREADS": "1"}
+ONE_THREAD = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 def serve(pipe: Connection) -> None:
@@ -75,7 +78,13 @@ class _Bench:
         self.steps += self.method.steps
         mean, factor = self.method.export(self.state)
         calls = self.calls * (1 if self.method.one_shot else self.steps)
-        return {"seconds": self.seconds, "steps": self.steps, "score_calls": calls, "mean": mean, "factor": factor}
+        return {
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "score_calls": calls,
+            "mean": mean,
+            "factor": factor,
+        }
 
     def _timed(self, run: Callable[[], Any]) -> None:
         import jax

@@ -86,7 +86,9 @@ class PeerProcess:
             self._pipe.send(request)
             answer: Mapping[str, Any] = self._pipe.recv()
         except (EOFError, BrokenPipeError) as problem:
-            raise RuntimeError("the process of the JAX peers ended; run with --no-peers to leave them out") from problem
+            raise RuntimeError(
+                "the process of the JAX peers ended; run with --no-peers to leave them out"
+            ) from problem
         if "error" in answer:
             raise RuntimeError(f"a JAX peer failed: {answer['error']}")
         return answer

@@ -49,7 +49,9 @@ class _Plain(ABC):
 
 class _PlainGaussian(_Plain):
     def draw(self, noise: Tensor) -> Tensor:
-        return self.leaves["mean"] + torch.linalg.solve_triangular(self.factor(), noise, upper=False, left=False)
+        return self.leaves["mean"] + torch.linalg.solve_triangular(
+            self.factor(), noise, upper=False, left=False
+        )
 
     def score(self, x: Tensor) -> Tensor:
         L = self.factor()
@@ -79,11 +81,12 @@ def plain_proximal(
     if not isinstance(family, FullGaussian | GaussianMixture):
         raise TypeError(f"the plain algorithm knows full Gaussians and mixtures; got {type(family).__name__}")
     q = _PlainGaussian(family) if isinstance(family, FullGaussian) else _PlainMixture(family)
-    optimizer = torch.optim.Adam(q.leaves.values(), lr=method.learning_rate, eps=1e-12)
+    rate = family.learning_rate if method.learning_rate is None else method.learning_rate
+    optimizer = torch.optim.Adam(q.leaves.values(), lr=rate, eps=1e-12)
     streams = Streams([seed], dtype=family.dtype, device=family.device)
     for t in range(steps):
         alpha = schedule(method.alpha, t, steps)
-        optimizer.param_groups[0]["lr"] = method.learning_rate * schedule(method.decay, t, steps)
+        optimizer.param_groups[0]["lr"] = rate * schedule(method.decay, t, steps)
         with torch.no_grad():
             theta = q.draw(streams.normal(method.samples, family.noise_dim)[0])
             s = target.score(theta)

@@ -26,7 +26,9 @@ PATIENCE = 20.0  # seconds after which any run is given up
 TUNING_SEED = 1000  # of the runs that choose a setting; the rounds take 0, 1, ...
 
 
-def race(repeats: int, tell: Tell, problems: Sequence[Problem], *, peers: bool = True, settings: int | None = None) -> Part:
+def race(
+    repeats: int, tell: Tell, problems: Sequence[Problem], *, peers: bool = True, settings: int | None = None
+) -> Part:
     """Run all entries on all problems; `settings` keeps only so many settings of each."""
     entries: list[Entry] = [*OURS, *(PEERS if peers else ())]
     if settings is not None:
@@ -38,7 +40,9 @@ def race(repeats: int, tell: Tell, problems: Sequence[Problem], *, peers: bool =
         able = any(isinstance(e, Peer) and missing(e) is None for e in entries)
         process = stack.enter_context(PeerProcess()) if able else None
         for problem in problems:
-            found = _race_on(problem, entries, process, repeats, lambda text, p=problem: tell(f"{p.name}, {text}"))
+            found = _race_on(
+                problem, entries, process, repeats, lambda text, p=problem: tell(f"{p.name}, {text}")
+            )
             rows += found
             ratios += _ratios(found)
     return Part(
@@ -111,7 +115,11 @@ def _rank(finish: Finish) -> tuple[float, float]:
 
 
 def _row(
-    problem: Problem, name: str, setting: Setting, finishes: Sequence[Finish], trials: Sequence[tuple[Setting, Finish]]
+    problem: Problem,
+    name: str,
+    setting: Setting,
+    finishes: Sequence[Finish],
+    trials: Sequence[tuple[Setting, Finish]],
 ) -> Row:
     failed = sum(f.seconds is None for f in finishes)
     text = f"goal not reached in {failed} of {len(finishes)} runs" if failed else ""

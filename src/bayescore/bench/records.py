@@ -20,7 +20,18 @@ __all__ = ["COLUMNS", "SUFFIXES", "record", "write_records"]
 
 SUFFIXES = (".json", ".csv")
 PEER_PACKAGES = ("blackjax", "jax", "jaxlib", "numpyro", "optax")
-COLUMNS = ("part", "problem", "arm", "setting", "repeat", "seconds", "score_calls", "gap", "compile_seconds", "note")
+COLUMNS = (
+    "part",
+    "problem",
+    "arm",
+    "setting",
+    "repeat",
+    "seconds",
+    "score_calls",
+    "gap",
+    "compile_seconds",
+    "note",
+)
 
 
 def record(benchmark: str, config: dict[str, Any], parts: Sequence[Part]) -> dict[str, Any]:
@@ -43,7 +54,9 @@ def write_records(path: Path, found: dict[str, Any]) -> None:
 
 def _part(part: Part) -> dict[str, Any]:
     ratios = [
-        {**asdict(ratio), "median": ratio.spread.median, "holds": ratio.holds} for ratio in part.ratios if ratio.values
+        {**asdict(ratio), "median": ratio.spread.median, "holds": ratio.holds}
+        for ratio in part.ratios
+        if ratio.values
     ]
     return {**asdict(part), "ratios": ratios}
 

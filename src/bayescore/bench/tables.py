@@ -17,7 +17,9 @@ __all__ = ["duration", "part_table", "ratio_words"]
 
 def part_table(part: Part) -> Group:
     """One table with its title and notes."""
-    table = Table(box=SIMPLE_HEAD, title=f"{part.name}: {part.title}", title_justify="left", title_style="bold")
+    table = Table(
+        box=SIMPLE_HEAD, title=f"{part.name}: {part.title}", title_justify="left", title_style="bold"
+    )
     fill = _fill_race if any(row.gaps or row.note for row in part.rows) else _fill_pairs
     fill(table, part)
     return Group(table, *(Text(f"  {note}", "dim") for note in part.notes))
@@ -28,9 +30,8 @@ def _fill_pairs(table: Table, part: Part) -> None:
     rows = {(row.problem, row.arm): row for row in part.rows}
     first = part.ratios[0]
     table.add_column("problem")
-    for name in (first.over, first.under):
-        table.add_column(f"{name}\nmedian [range]", justify="right")
-    table.add_column("ratio\nmedian [range]", justify="right")
+    for name in (first.over, first.under, "ratio"):
+        table.add_column(Text(f"{name}\nmedian [range]"), justify="right")
     table.add_column("bar")
     for ratio in part.ratios:
         cells = [_seconds(rows[ratio.problem, arm]) for arm in (ratio.over, ratio.under)]
@@ -42,7 +43,7 @@ def _fill_race(table: Table, part: Part) -> None:
     ratios = {(ratio.problem, ratio.over): ratio for ratio in part.ratios}
     table.add_column("problem")
     table.add_column("method")
-    table.add_column("seconds\nmedian [range]", justify="right")
+    table.add_column(Text("time\nmedian [range]"), justify="right")
     table.add_column("ratio to our\nfastest", justify="right")
     table.add_column("score\ncalls", justify="right")
     table.add_column("gap\nnats", justify="right")
@@ -84,7 +85,9 @@ def _bar(ratio: Ratio) -> Text:
     if ratio.bar is None:
         return Text("none", "dim")
     sign = ">=" if ratio.at_least else "<="
-    return Text(f"{sign} {ratio.bar:g}: {'met' if ratio.holds else 'missed'}", "green" if ratio.holds else "red")
+    return Text(
+        f"{sign} {ratio.bar:g}: {'met' if ratio.holds else 'missed'}", "green" if ratio.holds else "red"
+    )
 
 
 def ratio_words(found: Spread) -> str:
@@ -101,4 +104,3 @@ def duration(seconds: float) -> str:
 def _short(value: float) -> str:
     """Two significant digits, never an exponent."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-

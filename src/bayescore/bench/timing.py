@@ -16,10 +16,15 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["Spread", "Tell", "one_thread", "rounds", "seconds_of", "spread"]
+__all__ = ["Spread", "Tell", "about", "one_thread", "rounds", "seconds_of", "spread"]
 
 Tell = Callable[[str], None]
 T = TypeVar("T")
+
+
+def about(subject: str, tell: Tell) -> Tell:
+    """Tell the same, with its subject in front."""
+    return lambda text: tell(f"{subject}, {text}")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def console() -> Console:
 def verdict(khat: Estimate) -> str:
     """k-hat in plain words."""
     if math.isnan(khat.value) or khat.value == math.inf:
-        return "some draws fall where the target has no density"
+        return "do not trust q: it is far from the target, or the ratio of their densities overflows"
     if khat.value == -math.inf:
         return "as good as can be: q and the target agree at every draw"
     if khat.value < 0.5:
@@ -81,4 +81,6 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
 
 
 def _number(estimate: Estimate) -> str:
-    return str(estimate) if math.isfinite(estimate.value) else f"{estimate.value}"
+    if not math.isfinite(estimate.value):
+        return f"{estimate.value}"
+    return str(estimate) if abs(estimate.value) < 1e6 else f"{estimate.value:.4g} ± {estimate.error:.2g}"

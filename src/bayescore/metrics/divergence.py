@@ -22,15 +22,13 @@ __all__ = ["ELBO", "ForwardKL", "gaussian_kl", "parameter_errors"]
 Normal = FullGaussian | DiagonalGaussian | LowRankGaussian
 
 
-def gaussian_kl(mean: Tensor, covariance: Tensor, other_mean: Tensor, other_covariance: Tensor) -> Tensor:
-    """(1), batched over leading dimensions."""
-    L = torch.linalg.cholesky(covariance)
-    M = torch.linalg.cholesky(other_covariance)
-    ratio = torch.linalg.solve_triangular(M, L, upper=False)
-    shift = torch.linalg.solve_triangular(M, (other_mean - mean).unsqueeze(-1), upper=False)
-    log_dets = M.diagonal(dim1=-2, dim2=-1).log() - L.diagonal(dim1=-2, dim2=-1).log()
-    squares = ratio.square().sum((-2, -1)) + shift.square().sum((-2, -1)) - mean.shape[-1]
-    return 0.5 * squares + log_dets.sum(-1)
+def gaussian_kl(p: Normal, q: Normal) -> Tensor:
+    """KL(p | q), (1), batched; q enters by its score and entropy, so that no matrix of q is inverted."""
+    dense = p if isinstance(p, FullGaussian) else FullGaussian.from_moments(p.mean, p.covariance)
+    columns = dense.in_form("covariance").factor.mT  # rows are the columns of V^{1/2}
+    rows = torch.cat([columns, (p.mean - q.mean).unsqueeze(-2)], -2)  # (*batch, D+1, D)
+    squares = -(rows * q.score(q.mean.unsqueeze(-2) + rows)).sum((-2, -1))  # -score(m' + y) = V'^{-1} y
+    return 0.5 * (squares - p.dim) + q.entropy() - p.entropy()
 
 
 class ForwardKL:
@@ -46,12 +44,15 @@ class ForwardKL:
         if draws is None and not isinstance(target, Gaussian):
             raise ValueError(f"{type(target).__name__} has no closed-form KL; give a number of draws")
         self.target, self.draws, self.seed = target, draws, seed
+        if isinstance(target, Gaussian):
+            assert isinstance(target.density, FullGaussian)
+            self._gaussian = target.density.in_form("covariance")
         self._points: Tensor | None = None
         self._log_pi: Tensor | None = None
 
     def __call__(self, family: Family, target: Target | None = None) -> Tensor:  # noqa: ARG002
         if isinstance(self.target, Gaussian) and isinstance(family, Normal):
-            return gaussian_kl(self.target.mean, self.target.covariance, family.mean, family.covariance)
+            return gaussian_kl(self._gaussian, family)
         if self._points is None or self._log_pi is None:
             self._points = self._draw(self.draws or 1)
             self._log_pi = self.target.log_prob(self._points).mean(-1)

@@ -142,7 +142,7 @@ class Stan(Target):
             raise ValueError(f"points of {self.label} must have the shape (..., {self.dim}); got {tuple(x.shape)}")
         if x.dtype != torch.float64 or not x.is_cpu:
             raise TypeError(f"Stan computes in torch.float64 on the CPU; got points in {x.dtype} on {x.device}")
-        return x.detach().contiguous()
+        return x.contiguous()
 
     def _note(self, rejected: Rejected | None) -> None:
         if rejected is not None:

@@ -1,0 +1,282 @@
+"""Bad input gets one clear sentence that names the value and the remedy, before any work is done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import EVERY, F64, family, normal
+
+import bayescore as bs
+from bayescore.families import DiagonalGaussian, FullGaussian, LowRankGaussian
+from bayescore.methods import ADVI, GSM, METHODS, BaM, Fisher, ProximalScore, Score
+from bayescore.targets import Banana, Gaussian, LogDensity, NoisyScore, ScoreFunction, Target
+
+TARGET, Q = Gaussian.random(3), FullGaussian.init(3)
+
+
+def refused(error, sentence: str, *arguments: object, **options: object) -> None:
+    with pytest.raises(error, match=sentence):
+        bs.fit(*arguments, **options)  # type: ignore[arg-type]
+
+
+# -- kinds and counts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        ((lambda x: -x, Q), TypeError, "target must be a bayescore Target; got function"),
+        ((TARGET, torch.zeros(3)), TypeError, "family must be a bayescore Family; got Tensor"),
+        ((TARGET, Q, "bam"), TypeError, "method must be a bayescore Method; got str"),
+        ((TARGET, Q, BaM), TypeError, "method must be an object, not the class BaM; call it"),
+        ((TARGET, FullGaussian), TypeError, "family must be an object, not the class FullGaussian; call it"),
+        ((Banana, Q), TypeError, "target must be an object, not the class Banana; call it"),
+        ((None, Q), TypeError, "target must be a bayescore Target; got NoneType"),
+        ((TARGET, FullGaussian.stack([Q, Q])), ValueError, "single; got a batch of 2"),
+    ],
+)
+def test_things_of_the_wrong_kind_are_named(arguments: tuple, error: type[Exception], sentence: str) -> None:
+    refused(error, sentence, *arguments, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"steps": -1}, ValueError, "steps must be at least 1; got -1"),
+        ({"steps": 0}, ValueError, "steps must be at least 1; got 0"),
+        ({"steps": 1.5}, TypeError, "steps must be a whole number; got 1.5"),
+        ({"steps": "many"}, TypeError, "steps must be a whole number; got 'many'"),
+        ({"steps": 5, "record_every": 0}, ValueError, "record_every must be at least 1; got 0"),
+        ({"steps": 5, "record_every": 0.5}, TypeError, "record_every must be a whole number; got 0.5"),
+        ({"steps": 5, "seed": 1.5}, TypeError, "a seed is an int.*got 1.5"),
+        ({"steps": 5, "seed": "a"}, TypeError, "a seed is an int.*got 'a'"),
+    ],
+)
+def test_impossible_numbers_are_named(options: dict, error: type[Exception], sentence: str) -> None:
+    refused(error, sentence, TARGET, Q, GSM(), **options)
+
+
+@pytest.mark.parametrize("seed", [None, torch.Generator()], ids=["none", "generator"])
+def test_a_seed_that_a_file_cannot_hold_is_refused_or_fully_served(seed: object) -> None:
+    try:
+        fit = bs.fit(TARGET, Q, GSM(), steps=2, seed=seed)  # type: ignore[arg-type]
+    except TypeError as error:
+        assert "seed" in str(error)  # noqa: PT017
+        return
+    assert fit.elbo is not None
+
+
+def test_seeds_targets_and_families_have_to_match_in_number() -> None:
+    with pytest.raises(ValueError, match="the number of seeds must be at least 1; got 0"):
+        bs.fit_many(TARGET, Q, GSM(), steps=2, seeds=[])
+    with pytest.raises(ValueError, match="3 seeds need 3 targets; got 2"):
+        bs.fit_many([TARGET, TARGET], Q, GSM(), steps=2, seeds=[0, 1, 2])
+    with pytest.raises(ValueError, match="1 seeds need 1 families; got 2"):
+        bs.fit_many(TARGET, [Q, Q], GSM(), steps=2, seeds=[0])
+
+
+@pytest.mark.parametrize(
+    ("metric", "sentence"),
+    [
+        (lambda q, t: 1.0, "metric 'mine'.*float"),
+        (lambda q, t: q.mean.norm(), r"metric 'mine'.*\(\)"),
+        (lambda q, t: q.mean, r"metric 'mine'.*\(1, 3\)"),
+    ],
+    ids=["float", "scalar", "matrix"],
+)
+def test_a_metric_of_the_wrong_shape_is_named(metric, sentence: str) -> None:
+    refused((TypeError, ValueError), sentence, TARGET, Q, GSM(), steps=2, metrics={"mine": metric})
+
+
+@pytest.mark.parametrize("name", ["loss", "step", "score_calls", "seconds"])
+def test_a_metric_cannot_take_the_name_of_a_column(name: str) -> None:
+    refused(ValueError, f"'{name}'", TARGET, Q, GSM(), steps=2, metrics={name: bs.metrics.ELBO()})
+
+
+@pytest.mark.parametrize(("word", "meant"), [("bamm", "bam"), ("proxima", "proximal"), ("ADVY", "advi")])
+def test_an_unknown_method_is_answered_with_the_nearest(word: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"no method called '{word}'; did you mean '{meant}'\? choose from advi, bam"):
+        bs.methods.by_name(word)
+    assert bs.methods.by_name(meant) is METHODS[meant]
+
+
+# -- target against family --------------------------------------------------------------------------------
+
+
+def test_another_dimension_is_named() -> None:
+    refused(ValueError, "the target has 3 dimensions and the family 4; make them equal", TARGET, FullGaussian.init(4))
+
+
+def test_another_dtype_is_named_with_the_remedy() -> None:
+    refused(
+        ValueError,
+        r"works in torch.float64 and the family in torch.float32; use family.to\(torch.float64\)",
+        TARGET,
+        FullGaussian.init(3, dtype=torch.float32),
+    )
+
+
+def test_another_device_is_named_with_the_remedy() -> None:
+    elsewhere = LogDensity(lambda x: -x.square().sum(-1), 3, device="meta")
+    refused(ValueError, r"on meta and the family on cpu; use family.to\('meta'\)", elsewhere, Q)
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_method_given_a_family_it_cannot_serve_refuses_at_once_and_names_both(method, kind: str) -> None:
+    q = family(kind)
+    asked = []
+    target = ScoreFunction(lambda x: asked.append(1) or -x, 3, log_density=lambda x: -0.5 * x.square().sum(-1))
+    if type(q).__name__ in method.serves:
+        method().check(q, target)
+        return
+    sentence = f"{method.__name__} cannot fit a {type(q).__name__}; it serves .*FullGaussian"
+    refused(TypeError, sentence, target, q, method(), steps=2)
+    assert not asked
+
+
+@pytest.mark.parametrize("method", [Fisher, Score])
+def test_methods_that_need_the_hessian_refuse_scores_alone_and_noise(method) -> None:
+    sentence = f"{method.__name__} differentiates the score and ScoreFunction has scores but no density; use ProximalScore"
+    refused(TypeError, sentence, ScoreFunction(lambda x: -x, 3), Q, method(), steps=2)
+    refused(TypeError, "NoisyScore has noisy scores; use", NoisyScore(TARGET, 0.1), Q, method(), steps=2)
+
+
+# -- the check of the target ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
+def test_a_density_that_is_nowhere_finite_is_refused_with_the_remedy(value: float) -> None:
+    nowhere = LogDensity(lambda x: x.sum(-1) * 0 + value, 3)
+    refused(ValueError, r"not finite at any of 20 draws from the start q0; move q0 .*\(mean=, scale=\)", nowhere, Q)
+
+
+def test_scores_that_are_nowhere_finite_are_refused() -> None:
+    refused(ValueError, "score is not finite at any of 20 draws", ScoreFunction(lambda x: x * float("nan"), 3), Q)
+
+
+def test_a_density_that_is_finite_somewhere_is_accepted() -> None:
+    half = LogDensity(lambda x: torch.where(x[:, 0] > 0, -0.5 * x.square().sum(-1), -torch.inf), 3)
+    fit = bs.fit(half, FullGaussian.init(3), ProximalScore(), steps=5)
+    assert fit.state.step == 5
+
+
+def test_one_bad_start_of_many_is_refused() -> None:
+    far = FullGaussian.init(3, mean=torch.full((3,), 1e200, dtype=F64))
+    quartic = LogDensity(lambda x: -x.pow(4).sum(-1), 3)
+    with pytest.raises(ValueError, match="not finite at any of 20 draws"):
+        bs.fit_many(quartic, [Q, far], GSM(), steps=2, seeds=[0, 1])
+
+
+@pytest.mark.parametrize("factor", [-1.0, 2.0, 0.5])
+def test_a_score_that_is_not_the_gradient_of_its_density_is_refused(factor: float) -> None:
+    wrong = ScoreFunction(lambda x: -factor * x, 3, log_density=lambda x: -0.5 * x.square().sum(-1))
+    sentence = "the score is not the gradient of the log density.*along a random direction it gives .* and the density changes by .*check=False"
+    if factor == -1.0:
+        sentence = "its sign is flipped.*" + sentence.split("density.*", 1)[1]
+    refused(ValueError, sentence, wrong, Q, steps=2)
+    assert bs.fit(wrong, Q, GSM(), steps=2, check=False).state.step == 2
+
+
+def test_a_density_that_hides_a_part_from_autograd_is_refused() -> None:
+    hidden = LogDensity(lambda x: -0.5 * x.square().sum(-1) - x.detach().square().sum(-1), 3)
+    refused(ValueError, "the score is not the gradient of the log density", hidden, Q, steps=2)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [TARGET, Banana(3), bs.targets.Funnel(3), bs.targets.SinhArcsinh(3), bs.targets.GaussianMixture.separated(3)],
+    ids=lambda t: type(t).__name__,
+)
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 10.0])
+@pytest.mark.parametrize("shift", [0.0, 100.0])
+def test_a_right_score_is_never_suspected(target: Target, scale: float, shift: float) -> None:
+    q = FullGaussian.init(3, scale=scale, mean=torch.full((3,), shift, dtype=F64))
+    bs.fit(target, q, GSM(), steps=1)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_a_large_constant_in_the_density_is_not_taken_for_an_error(offset: float) -> None:
+    target = LogDensity(lambda x: offset - 0.5 * x.square().sum(-1), 3)
+    bs.fit(target, Q, GSM(), steps=1)
+
+
+def test_single_precision_scores_are_not_suspected() -> None:
+    target = LogDensity(lambda x: -0.5 * (x - 3).square().sum(-1), 3, dtype=torch.float32)
+    bs.fit(target, FullGaussian.init(3, dtype=torch.float32), GSM(), steps=1)
+
+
+def test_scores_alone_of_the_wrong_sign_are_refused() -> None:
+    refused(ValueError, "score points outwards .* its sign is probably flipped", ScoreFunction(lambda x: x, 3), Q)
+    bs.fit(ScoreFunction(lambda x: -x, 3), Q, GSM(), steps=1)
+
+
+def test_a_score_of_the_wrong_shape_is_refused() -> None:
+    refused(ValueError, r"the score must map points .* it returned", ScoreFunction(lambda x: -x.sum(-1), 3), Q)
+
+    class Odd(Target):
+        dim = 3
+
+        def log_prob(self, x):
+            return -x.square().sum(-1)
+
+        def score(self, x, streams=None):
+            return -x[..., :1]
+
+    refused(ValueError, r"the score must have the shape of its points \(1, 20, 3\); got \(1, 20, 1\)", Odd(), Q)
+
+
+@pytest.mark.parametrize("target", [NoisyScore(Banana(3), 0.1), NoisyScore(LogDensity(lambda x: -x.square().sum(-1), 3), 0.1)])
+def test_noise_can_be_put_on_any_target(target: Target) -> None:
+    assert bs.fit(target, Q, GSM(), steps=2).state.step == 2
+
+
+def test_a_density_with_learned_weights_raises_no_warning() -> None:
+    layer = torch.nn.Linear(3, 1).double()
+    target = LogDensity(lambda x: -layer(x).squeeze(-1).square() - x.square().sum(-1), 3)
+    fit = bs.fit(target, Q, ADVI(), steps=3)
+    assert fit.elbo is not None
+    assert all(p.grad is None for p in layer.parameters()), "and its weights get no gradients"
+
+
+# -- memory -----------------------------------------------------------------------------------------------
+
+
+def of_dimension(q, dim: int):
+    """The family as if it had that dimension, without its memory."""
+    q = q.replace(q.parameters())
+    q.dim = dim
+    return q
+
+
+@pytest.mark.parametrize("method", [GSM(), BaM()])
+def test_a_full_gaussian_too_large_for_the_memory_is_refused_with_a_remedy(method) -> None:
+    target = LogDensity(lambda x: -x.square().sum(-1), 10**6)
+    with pytest.raises(MemoryError, match=r"needs about \d+\.\d GB, and \d+\.\d GB are free; use .*low-rank"):
+        method.check(of_dimension(Q, 10**6), target)
+
+
+@pytest.mark.parametrize("method", [GSM(), BaM()])
+def test_a_full_gaussian_of_five_thousand_dimensions_is_refused_or_warned_about(method) -> None:
+    target = LogDensity(lambda x: -x.square().sum(-1), 5000)
+    with pytest.warns(ResourceWarning, match=r"needs about 1\.\d GB"):
+        method.check(of_dimension(Q, 5000), target)
+
+
+def test_families_too_large_for_the_memory_are_refused_before_they_are_made() -> None:
+    with pytest.raises(MemoryError, match=r"a full Gaussian in 1000000 dimensions needs about .* GB.*low-rank family"):
+        FullGaussian.init(10**6)
+    with pytest.raises(MemoryError, match=r"a mixture of full Gaussians.*use diagonal=True"):
+        bs.families.GaussianMixture.init(10**6, 2)
+    assert DiagonalGaussian.init(10**6).dim == 10**6
+
+
+def test_small_families_raise_no_warning_about_memory() -> None:
+    BaM().check(LowRankGaussian.init(5000, 5), LogDensity(lambda x: -x.square().sum(-1), 5000))
+    BaM().check(DiagonalGaussian.init(5000), LogDensity(lambda x: -x.square().sum(-1), 5000))
+
+
+def test_the_first_argument_may_be_a_point_away_from_the_origin() -> None:
+    mean = normal(3)
+    fit = bs.fit(TARGET, FullGaussian.init(3, mean=mean), GSM(), steps=1)
+    assert fit.family.mean.shape == (3,)
