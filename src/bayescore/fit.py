@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from bayescore.checks import check_count
 from bayescore.families.base import Family
-from bayescore.loop import Callback, Loop, Metric, Options, stack_targets
+from bayescore.loop import Callback, Loop, Metric, Options
 from bayescore.methods import Method, ProximalScore
 from bayescore.result import Fit
 from bayescore.start import check_match
 from bayescore.status import Plateau
-from bayescore.targets.base import Target
+from bayescore.targets.base import Target, as_batch
 
 __all__ = ["Plateau", "fit", "fit_many", "resume"]
 
@@ -105,7 +105,7 @@ def fit_many(
     options = Options(metrics, due, stop, tuple(callbacks), progress, check)
     try:
         batch_family = type(families[0]).stack(families)
-        batch_target = stack_targets(targets)
+        batch_target = as_batch(targets)
     except (TypeError, ValueError):
         if len(seeds) == 1:
             raise

@@ -24,19 +24,13 @@ from bayescore.result import Counts, Fit, Outcome
 from bayescore.rng import Streams
 from bayescore.start import check_start
 from bayescore.status import Plateau, final_status
-from bayescore.targets.base import Target
+from bayescore.targets.base import Target, as_batch
 
-__all__ = ["Callback", "Loop", "Metric", "Options", "stack_targets"]
+__all__ = ["Callback", "Loop", "Metric", "Options"]
 
 Metric = Callable[[Family, Target], Tensor]
 Callback = Callable[[Fit], bool | None]
 MOST_SKIPS = 50  # steps in a row without a finite score that end a run
-
-
-def stack_targets(targets: list[Target]) -> Target:
-    if all(t is targets[0] for t in targets) and type(targets[0]).stack.__func__ is Target.stack.__func__:  # type: ignore[attr-defined]
-        return targets[0]
-    return type(targets[0]).stack(targets)
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ class Loop:
     @classmethod
     def resumed(cls, fit: Fit, options: Options) -> Loop:
         assert fit.target is not None
-        loop = cls(stack_targets([fit.target]), fit.method, fit.state, [fit.seed], options, [fit.target])
+        loop = cls(as_batch([fit.target]), fit.method, fit.state, [fit.seed], options, [fit.target])
         loop.streams.restore(fit.streams)
         loop.histories, loop.counts, loop.earlier = [fit.history.copy()], [fit.counts], fit.seconds
         loop.oracle.score_calls, loop.oracle.hessian_products = (

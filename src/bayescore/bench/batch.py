@@ -47,6 +47,7 @@ def batch(repeats: int, tell: Tell, *, steps: int = 1000) -> Part:
     return Part(
         name="batch",
         title=f"{FITS} fits as one batch against one fit",
+        pairs=True,
         config={"fits": FITS, "methods": [repr(m) for m in methods], "dtype": "float64", "threads": 1},
         rows=tuple(rows),
         ratios=tuple(ratios),

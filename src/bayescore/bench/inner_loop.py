@@ -42,6 +42,7 @@ def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: in
     return Part(
         name="inner loop",
         title="ProximalScore against the same algorithm in plain autograd + torch.optim.Adam",
+        pairs=True,
         config={"method": {"name": method.name, **asdict(method)}, "dtype": "float64", "threads": 1},
         rows=tuple(rows),
         ratios=tuple(ratios),

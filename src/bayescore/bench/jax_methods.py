@@ -5,13 +5,14 @@ Every method is a triple
     advance(state) -> state        jitted; `chunk` steps in one lax.scan, or the whole of a one-shot method
     export(state) -> mean, factor  of the Gaussian, as numpy arrays
 and all start from N(0, I), a pathfinder from a draw of it. Adam follows the same cosine schedule as ours.
-numpyro, blackjax, optax and jax are imported where they are used, in the peers' own process (peers.py).
+The libraries are imported where they are used, in the peers' own process (peers.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -37,25 +38,19 @@ class Chunked:
 
 def numpyro_svi(density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int) -> Chunked:
     """SVI with an AutoMultivariateNormal guide and Trace_ELBO."""
-    import jax
-    import jax.numpy as jnp
-    import numpyro
-    import optax
-    from numpyro.distributions import ImproperUniform, constraints
-    from numpyro.infer import SVI, Trace_ELBO, init_to_value
-    from numpyro.infer.autoguide import AutoMultivariateNormal
+    jax, numpyro, infer = (import_module(name) for name in ("jax", "numpyro", "numpyro.infer"))
+    distributions = import_module("numpyro.distributions")
 
     def model() -> None:
-        x = numpyro.sample("x", ImproperUniform(constraints.real_vector, (), (dim,)))
-        numpyro.factor("log_density", density(x))
+        flat = distributions.ImproperUniform(distributions.constraints.real_vector, (), (dim,))
+        numpyro.factor("log_density", density(numpyro.sample("x", flat)))
 
-    start = init_to_value(values={"x": jnp.zeros(dim)})
-    guide = AutoMultivariateNormal(model, init_loc_fn=start, init_scale=1.0)
-    optimizer = optax.adam(optax.cosine_decay_schedule(setting["learning_rate"], horizon))
-    svi = SVI(model, guide, optimizer, Trace_ELBO(num_particles=setting["draws"]))
+    start = infer.init_to_value(values={"x": jax.numpy.zeros(dim)})
+    guide = infer.autoguide.AutoMultivariateNormal(model, init_loc_fn=start, init_scale=1.0)
+    loss = infer.Trace_ELBO(num_particles=setting["draws"])
+    svi = infer.SVI(model, guide, _adam(setting["learning_rate"], horizon), loss)
     svi.init(jax.random.key(0))  # sets the guide up, outside the jitted functions
 
-    @jax.jit
     def advance(state: Any) -> Any:
         return jax.lax.scan(lambda s, _: svi.update(s), state, None, length=chunk)[0]
 
@@ -63,29 +58,24 @@ def numpyro_svi(density: Density, dim: int, setting: Mapping[str, Any], horizon:
         found = svi.get_params(state)
         return np.asarray(found["auto_loc"]), np.asarray(found["auto_scale_tril"])
 
-    return Chunked(jax.jit(svi.init), advance, export, chunk, setting["draws"])
+    return Chunked(jax.jit(svi.init), jax.jit(advance), export, chunk, setting["draws"])
 
 
 def blackjax_fullrank(
     density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int
 ) -> Chunked:
     """Full-rank VI with its default estimator (sticking the landing)."""
-    import blackjax
-    import jax
-    import jax.numpy as jnp
-    import optax
-
-    optimizer = optax.adam(optax.cosine_decay_schedule(setting["learning_rate"], horizon))
+    jax, blackjax = import_module("jax"), import_module("blackjax")
+    optimizer = _adam(setting["learning_rate"], horizon)
     method = blackjax.fullrank_vi(density, optimizer, num_samples=setting["draws"])
 
     def begin(key: Any) -> Any:
-        return key, method.init(jnp.zeros(dim))
+        return key, method.init(jax.numpy.zeros(dim))
 
     def step(carry: Any, _: Any) -> Any:
         key, now = jax.random.split(carry[0])
         return (key, method.step(now, carry[1])[0]), None
 
-    @jax.jit
     def advance(state: Any) -> Any:
         return jax.lax.scan(step, state, None, length=chunk)[0]
 
@@ -95,30 +85,26 @@ def blackjax_fullrank(
         factor[np.tril_indices(dim, -1)] = flat[dim:]
         return np.asarray(state[1].mu), factor
 
-    return Chunked(jax.jit(begin), advance, export, chunk, setting["draws"])
+    return Chunked(jax.jit(begin), jax.jit(advance), export, chunk, setting["draws"])
 
 
 def blackjax_pathfinder(density: Density, dim: int, setting: Mapping[str, Any], *_: int) -> Chunked:
     """One L-BFGS path; its Gaussian with the highest ELBO."""
-    import blackjax.vi.pathfinder as pathfinder
-    import jax
+    jax, pathfinder = import_module("jax"), import_module("blackjax.vi.pathfinder")
 
-    @jax.jit
     def advance(key: Any) -> Any:
         start, run = jax.random.split(key)
         position = jax.random.normal(start, (dim,))
         options = {"maxiter": setting["iterations"], "maxcor": setting["history"]}
         return pathfinder.approximate(run, density, position, setting["draws"], **options)[0]
 
-    return Chunked(lambda key: key, advance, gaussian_of_path, 1, 0, one_shot=True)
+    return Chunked(lambda key: key, jax.jit(advance), gaussian_of_path, 1, 0, one_shot=True)
 
 
 def blackjax_multipath(density: Density, dim: int, setting: Mapping[str, Any], *_: int) -> Chunked:
     """Several paths at once; the Gaussian with the highest ELBO of them all."""
-    import blackjax.vi.multipathfinder as multipathfinder
-    import jax
+    jax, multipathfinder = import_module("jax"), import_module("blackjax.vi.multipathfinder")
 
-    @jax.jit
     def advance(key: Any) -> Any:
         start, run = jax.random.split(key)
         positions = jax.random.normal(start, (setting["paths"], dim))
@@ -127,14 +113,14 @@ def blackjax_multipath(density: Density, dim: int, setting: Mapping[str, Any], *
         states = found[0].path_states
         return jax.tree.map(lambda leaf: leaf[states.elbo.argmax()], states)
 
-    return Chunked(lambda key: key, advance, gaussian_of_path, 1, 0, one_shot=True)
+    return Chunked(lambda key: key, jax.jit(advance), gaussian_of_path, 1, 0, one_shot=True)
 
 
 def gaussian_of_path(state: Any) -> tuple[Array, Array]:
     """Mean and factor of the Gaussian that BlackJAX draws from for a state of its pathfinder.
 
-    The inverse Hessian is H = diag(alpha) + beta gamma beta^T and the mean position + H grad_position. A matrix
-    that is not positive definite gives a factor of NaNs.
+    The inverse Hessian is H = diag(alpha) + beta gamma beta^T and the mean position + H grad_position. A
+    matrix that is not positive definite gives a factor of NaNs.
     """
     position, grad = np.asarray(state.position), np.asarray(state.grad_position)
     alpha, beta, gamma = np.asarray(state.alpha), np.asarray(state.beta), np.asarray(state.gamma)
@@ -144,6 +130,11 @@ def gaussian_of_path(state: Any) -> tuple[Array, Array]:
     except np.linalg.LinAlgError:
         factor = np.full_like(covariance, np.nan)
     return position + covariance @ grad, factor
+
+
+def _adam(learning_rate: float, horizon: int) -> Any:
+    optax = import_module("optax")
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, horizon))
 
 
 PEERS: dict[str, Callable[..., Chunked]] = {

@@ -4,8 +4,8 @@ Requests and answers go through a pipe:
     ("density", spec, points)       values of the log density
     ("begin", spec, plan, seed)     compile unless it was, begin a run
     ("advance",)                    one chunk; the Gaussian, steps, score calls and the seconds so far
-The seconds are those of `begin` and `advance` of a compiled method. Compilation is what the very first call of
-both takes longer than the second one.
+The seconds are those of `begin` and `advance` of a compiled method. Compilation is what the very first call
+of both takes longer than the second one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
+
+import numpy as np
 
 from bayescore.bench.jax_densities import log_density
 from bayescore.bench.jax_methods import PEERS, Chunked
@@ -32,8 +35,7 @@ def serve(pipe: Connection) -> None:
     """Answer requests until the other side goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other side, which then ends this one
     os.environ.update(ONE_THREAD, JAX_PLATFORMS="cpu")
-    import jax
-
+    jax = import_module("jax")
     jax.config.update("jax_enable_x64", True)
     bench = _Bench()
     while True:
@@ -56,14 +58,11 @@ class _Bench:
         self.seconds, self.steps = 0.0, 0
 
     def density(self, spec: Mapping[str, Any], points: Any) -> dict[str, Any]:
-        import jax
-        import numpy as np
-
+        jax = import_module("jax")
         return {"values": np.asarray(jax.vmap(log_density(spec)[0])(points))}
 
     def begin(self, spec: Mapping[str, Any], plan: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        import jax
-
+        jax = import_module("jax")
         name = repr((sorted((k, str(v)) for k, v in spec.items()), plan))
         if name not in self.compiled:
             self.compiled[name] = _compile(spec, plan)
@@ -87,8 +86,7 @@ class _Bench:
         }
 
     def _timed(self, run: Callable[[], Any]) -> None:
-        import jax
-
+        jax = import_module("jax")
         began = time.perf_counter()
         self.state = jax.block_until_ready(run())
         self.seconds += time.perf_counter() - began
@@ -96,8 +94,7 @@ class _Bench:
 
 def _compile(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Chunked, float, int]:
     """The compiled method, the seconds that took, and the gradients per step (in all, if it is one-shot)."""
-    import jax
-
+    jax = import_module("jax")
     density, dim = log_density(spec)
 
     def made(of: Callable[[Any], Any]) -> Chunked:
@@ -117,8 +114,7 @@ def _compile(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Chunked,
 
 def _count_gradients(density: Callable[[Any], Any], run: Callable[[Callable[[Any], Any]], object]) -> int:
     """How many gradients a run takes, with a density that calls back at each of them."""
-    import jax
-
+    jax = import_module("jax")
     count = 0
 
     def tick() -> None:

@@ -23,7 +23,7 @@ from bayescore.bench.jax_worker import serve
 from bayescore.bench.problems import Problem
 from bayescore.families.full import FullGaussian
 
-__all__ = ["CHUNK", "PeerProcess", "missing"]
+__all__ = ["CHUNK", "PeerError", "PeerProcess", "missing"]
 
 CHUNK = 50  # steps of a peer between two checks
 INSTALL = "pip install 'bayescore[bench]'"
@@ -33,6 +33,10 @@ def missing(entry: Peer) -> str | None:
     """Why a peer cannot run here, or None."""
     absent = [name for name in entry.modules if find_spec(name) is None]
     return f"not installed: {INSTALL}" if absent else None
+
+
+class PeerError(RuntimeError):
+    """A peer, or the process of the peers, failed."""
 
 
 class PeerProcess:
@@ -85,10 +89,8 @@ class PeerProcess:
         try:
             self._pipe.send(request)
             answer: Mapping[str, Any] = self._pipe.recv()
-        except (EOFError, BrokenPipeError) as problem:
-            raise RuntimeError(
-                "the process of the JAX peers ended; run with --no-peers to leave them out"
-            ) from problem
+        except (EOFError, OSError) as problem:
+            raise PeerError("failed: the process of the JAX peers ended") from problem
         if "error" in answer:
-            raise RuntimeError(f"a JAX peer failed: {answer['error']}")
+            raise PeerError(f"failed: {answer['error']}")
         return answer

@@ -77,7 +77,7 @@ class _PlainMixture(_Plain):
 def plain_proximal(
     target: Target, family: Family, method: ProximalScore, *, steps: int, seed: int
 ) -> dict[str, Tensor]:
-    """Run `method` (its Adam branch, without floor and clip) plainly; the parameters, in the precision form."""
+    """Run `method` (Adam, no floor, no clip) plainly; the parameters it ends with, in the precision form."""
     if not isinstance(family, FullGaussian | GaussianMixture):
         raise TypeError(f"the plain algorithm knows full Gaussians and mixtures; got {type(family).__name__}")
     q = _PlainGaussian(family) if isinstance(family, FullGaussian) else _PlainMixture(family)

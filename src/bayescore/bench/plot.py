@@ -1,4 +1,4 @@
-"""The picture of a benchmark: a panel of ratios for each part with bars, a panel of times for each problem of the race."""
+"""The picture of a benchmark: a panel of ratios for each part of pairs, one of times for each race."""
 
 from __future__ import annotations
 
@@ -25,13 +25,9 @@ def draw_parts(path: Path, parts: Sequence[Part], ours: frozenset[str]) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("a picture needs matplotlib: pip install 'bayescore[plot]'") from error
-    paired = [part for part in parts if any(ratio.bar is not None for ratio in part.ratios)]
-    raced = [
-        (part, problem)
-        for part in parts
-        if part not in paired
-        for problem in dict.fromkeys(row.problem for row in part.rows)
-    ]
+    paired = [part for part in parts if part.pairs]
+    races = [part for part in parts if not part.pairs]
+    raced = [(part, name) for part in races for name in dict.fromkeys(row.problem for row in part.rows)]
     figure = Figure(figsize=(9, 1.8 * len(paired) + 2.8 * len(raced)), layout="constrained")
     heights = [1.8] * len(paired) + [2.8] * len(raced)
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]

@@ -5,8 +5,8 @@ depends on noise:
     ELBO(q) = sum_i w_i log Phi(m + A z_i) + entropy(q)                                       (1)
     quadratic log density    z = +- sqrt(D) e_j, w = 1/(2D)                 exact to degree 3  (2)
     banana (degree 4)        product of Gauss-Hermite rules with 5 nodes    exact to degree 9  (3)
-The goal is the ELBO of the best full Gaussian less a tolerance. For a normalised Gaussian target the best is 0;
-on the banana it is found by maximising (1).
+The goal is the ELBO of the best full Gaussian less a tolerance. For a normalised Gaussian target the best is
+0; on the banana it is found by maximising (1).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Problem:
             loss.backward()
             return loss
 
-        search.step(closure)  # type: ignore[arg-type]
+        search.step(closure)
         return self.elbo(start.from_flat(flat.detach()))
 
 
@@ -110,7 +110,7 @@ def banana(budget: int = 2000) -> Problem:
 
 
 def gaussian(dim: int = 100, condition: float = 100.0, budget: int = 2000) -> Problem:
-    """A Gaussian with mean from N(0, I), rotated, with log-spaced variances up to 1; to 0.05 nats per dimension."""
+    """A rotated Gaussian, mean from N(0, I), log-spaced variances up to 1; to 0.05 nats per dimension."""
     mean = torch.randn(dim, generator=generator(0), dtype=torch.float64)
     target = Gaussian(mean, Gaussian.ill_conditioned(dim, condition).covariance)
     eye = math.sqrt(dim) * torch.eye(dim, dtype=torch.float64)

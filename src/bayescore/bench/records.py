@@ -44,7 +44,7 @@ def record(benchmark: str, config: dict[str, Any], parts: Sequence[Part]) -> dic
         "machine": machine(),
         "parts": [_part(part) for part in parts],
     }
-    return _plain(found)  # type: ignore[no-any-return]
+    return _plain(found)
 
 
 def write_records(path: Path, found: dict[str, Any]) -> None:

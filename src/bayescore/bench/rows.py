@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bayescore.bench.timing import Spread, spread
@@ -72,11 +72,15 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Part:
-    """One question, its rows and ratios."""
+    """One question, its rows and ratios.
+
+    In a part of pairs every ratio belongs to two rows; else the rows of a problem are entries of one race.
+    """
 
     name: str
     title: str
+    pairs: bool
     config: dict[str, Any]
     rows: tuple[Row, ...]
     ratios: tuple[Ratio, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()

@@ -20,8 +20,10 @@ def part_table(part: Part) -> Group:
     table = Table(
         box=SIMPLE_HEAD, title=f"{part.name}: {part.title}", title_justify="left", title_style="bold"
     )
-    fill = _fill_race if any(row.gaps or row.note for row in part.rows) else _fill_pairs
-    fill(table, part)
+    if part.pairs:
+        _fill_pairs(table, part)
+    else:
+        _fill_race(table, part)
     return Group(table, *(Text(f"  {note}", "dim") for note in part.notes))
 
 
@@ -67,7 +69,7 @@ def _fill_race(table: Table, part: Part) -> None:
 
 
 def _order(row: Row) -> tuple[int, float]:
-    """Those that reached the goal by their time, then those that did not by their gap, then those that did not run."""
+    """First those at the goal by their time, then the others by their gap, then those that did not run."""
     if row.spread is not None:
         return 0, row.spread.median
     return (1, statistics.median(row.gaps)) if row.gaps else (2, 0.0)

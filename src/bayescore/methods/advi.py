@@ -4,7 +4,8 @@
     grad = E [ (dT/dlambda)^T s(theta) ] + grad entropy              entropy in closed form               (2)
     grad = E [ (dT/dlambda)^T (s(theta) - g(theta)) - d log q / d lambda ]   otherwise                    (3)
     grad = E [ (dT/dlambda)^T (s(theta) - g(theta)) ]                sticking the landing                 (4)
-Only scores of the target enter, so it runs on targets without a density.
+Only scores of the target enter, so it runs on targets without a density; the loss shown is then not -ELBO
+but the mean squared score mismatch.
 
 Mixtures are not reparametrised by themselves. Two estimators:
     gumbel      theta = sum_k y_k T_k(e_k), y = softmax((log w + Gumbel)/temperature), in (3)             (5)
@@ -141,7 +142,7 @@ class ADVI(Method):
             if value is not None
             else torch.full_like(log_q, torch.nan).detach()
         )
-        return surrogate.sum(), loss
+        return surrogate.sum(), loss.detach()
 
     def _relaxed(self, q: GaussianMixture, streams: Streams) -> Tensor:
         """(5): draws (F, S, D) that are differentiable in the weights too."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayescore.rng import Streams
 
-__all__ = ["Target"]
+__all__ = ["Target", "as_batch"]
 
 
 class Target(ABC):
@@ -86,6 +86,21 @@ class Target(ABC):
             f"{cls.__name__} cannot be batched (asked for {len(members)}); fit the targets one by one"
         )
 
+    @property
+    def can_stack(self) -> bool:
+        """Whether `stack` works."""
+        return type(self).stack.__func__ is not Target.stack.__func__  # type: ignore[attr-defined]
+
     def __repr__(self) -> str:
         batch = f", batch={self.batch_shape[0]}" if self.batch_shape else ""
         return f"{type(self).__name__}(dim={self.dim}{batch})"
+
+
+def as_batch(targets: Sequence[Target]) -> Target:
+    """One target for a batch of fits: stacked where it can be, else the one that all of them share."""
+    first = targets[0]
+    if first.can_stack:
+        return type(first).stack(targets)
+    if all(target is first for target in targets):
+        return first
+    raise TypeError(f"different {type(first).__name__} targets cannot be batched; fit them one by one")

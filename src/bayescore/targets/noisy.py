@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayescore.rng import Streams
-from bayescore.targets.base import Target
+from bayescore.targets.base import Target, as_batch
 
 __all__ = ["NoisyScore"]
 
@@ -63,5 +63,8 @@ class NoisyScore(Target):
     def stack(cls, members: Sequence[Self]) -> Self:
         if len({m.beta for m in members}) > 1:
             raise ValueError("noisy targets of one batch must share beta")
-        inner = [m.target for m in members]
-        return cls(type(inner[0]).stack(inner), members[0].beta)
+        return cls(as_batch([m.target for m in members]), members[0].beta)
+
+    @property
+    def can_stack(self) -> bool:
+        return self.target.can_stack

@@ -35,7 +35,8 @@ class BridgeStanModel:
         missing = [name for name in NEEDED if not callable(getattr(model, name, None))]
         if missing:
             raise TypeError(
-                f"from_bridgestan takes a bridgestan.StanModel; {type(model).__name__} has no {', '.join(missing)}"
+                f"from_bridgestan takes a bridgestan.StanModel; a {type(model).__name__} arrived, "
+                f"which lacks {', '.join(missing)}"
             )
         self.model = model
         self.dim = int(model.param_unc_num())
@@ -77,7 +78,9 @@ class BridgeStanModel:
         failures = []
         for i, point in enumerate(x.numpy()):
             try:
-                row = self.model.param_constrain(point, include_tp=include >= 1, include_gq=include >= 2, rng=rng)
+                row = self.model.param_constrain(
+                    point, include_tp=include >= 1, include_gq=include >= 2, rng=rng
+                )
             except RuntimeError as error:
                 failures.append(str(error))
                 continue

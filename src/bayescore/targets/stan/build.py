@@ -1,7 +1,7 @@
 """From a Stan program to a loaded shared library, through the cache.
 
-The library is the program's C++ and our layer, two object files. The layer is compiled once per toolchain, beside
-the first program.
+The library is made of two object files, the program's C++ and our layer. The layer is compiled once per
+toolchain, beside the first program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 LAYER = Path(__file__).with_name("layer.cpp")
 
 
-def build(program: str, file_name: str, include: Path | None, cache_dir: str | os.PathLike[str] | None) -> ctypes.CDLL:
+def build(
+    program: str, file_name: str, include: Path | None, cache_dir: str | os.PathLike[str] | None
+) -> ctypes.CDLL:
     """The library of a program, compiled if the cache does not hold it."""
     toolchain = find_toolchain()
     cpp = translate(toolchain, program, file_name, include)  # holds the text of included files too

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """The folder for compiled programs: `chosen`, $BAYESCORE_CACHE/stan, or bayescore/stan in the user's cache."""
+    """Where compiled programs are kept: `chosen`, $BAYESCORE_CACHE/stan, or ~/.cache/bayescore/stan."""
     if chosen is not None:
         folder = Path(chosen)
     elif root := os.environ.get("BAYESCORE_CACHE"):
@@ -67,8 +67,8 @@ def discard(path: Path) -> None:
 
 def _unusable(folder: Path) -> PermissionError:
     return PermissionError(
-        f"compiled Stan programs cannot be kept in {folder}; give cache_dir= or set BAYESCORE_CACHE to a folder "
-        "that can be written"
+        f"compiled Stan programs cannot be kept in {folder}; "
+        "give cache_dir= or set BAYESCORE_CACHE to a folder that can be written"
     )
 
 

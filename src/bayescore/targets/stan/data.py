@@ -45,4 +45,5 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, part) for part in value]
     if isinstance(value, Mapping):  # Stan's tuples
         return {str(key): _plain(name, part) for key, part in value.items()}
-    raise TypeError(f"the data {name!r} must be numbers, lists, arrays or tensors; got {type(value).__name__}")
+    kind = type(value).__name__
+    raise TypeError(f"the data {name!r} must be numbers, lists, arrays or tensors; got {kind}")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import weakref
 from ctypes import c_char_p, c_double, c_int, c_int64, c_uint32, c_void_p
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["CompiledModel", "Rejected"]
+__all__ = ["CompiledModel", "Model", "Rejected"]
 
 # What a call reports beside its numbers: how many draws were rejected, and why the first of them was.
 Rejected = tuple[int, str]
@@ -29,6 +29,22 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "bs_unconstrain": (c_int64, [c_void_p, c_int64, c_void_p, c_int64, c_void_p]),
     "bs_seconds": (c_double, [c_void_p, c_void_p, c_int64]),
 }
+
+
+class Model(Protocol):
+    """What a Stan model offers, however it was compiled (see CompiledModel)."""
+
+    dim: int
+
+    def names(self, what: int) -> list[str]: ...
+
+    def log_density(
+        self, x: Tensor, propto: bool, jacobian: bool, gradient: bool
+    ) -> tuple[Tensor, Tensor | None, Rejected | None]: ...
+
+    def constrain(self, x: Tensor, include: int, seed: int) -> tuple[Tensor, Rejected | None]: ...
+
+    def unconstrain(self, rows: Tensor) -> tuple[Tensor, Rejected | None]: ...
 
 
 class CompiledModel:
@@ -71,7 +87,7 @@ class CompiledModel:
         return value, grad, (rejected, self._text()) if rejected else None
 
     def constrain(self, x: Tensor, include: int, seed: int) -> tuple[Tensor, Rejected | None]:
-        """Variables (n, K) of points (n, D) in the order of names(include + 1), NaN where they were rejected."""
+        """Variables (n, K) of points (n, D) in the order of names(include + 1), NaN where rejected."""
         n, size = x.shape[0], len(self.names(include + 1))
         out = torch.empty(n, size, dtype=torch.float64)
         rejected = self.library.bs_constrain(

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,7 +24,8 @@ from bayescore.targets.base import Target
 from bayescore.targets.stan.bridgestan import BridgeStanModel
 from bayescore.targets.stan.build import build
 from bayescore.targets.stan.data import Data, data_text
-from bayescore.targets.stan.library import CompiledModel, Rejected
+from bayescore.targets.stan.library import CompiledModel, Model, Rejected
+from bayescore.targets.stan.naming import coordinate_names
 from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables
 
 __all__ = ["Stan"]
@@ -32,37 +33,23 @@ __all__ = ["Stan"]
 log = logging.getLogger(__name__)
 
 
-class Model(Protocol):
-    """What a Stan model offers, however it was compiled (see CompiledModel)."""
-
-    dim: int
-
-    def names(self, what: int) -> list[str]: ...
-
-    def log_density(
-        self, x: Tensor, propto: bool, jacobian: bool, gradient: bool
-    ) -> tuple[Tensor, Tensor | None, Rejected | None]: ...
-
-    def constrain(self, x: Tensor, include: int, seed: int) -> tuple[Tensor, Rejected | None]: ...
-
-    def unconstrain(self, rows: Tensor) -> tuple[Tensor, Rejected | None]: ...
-
-
 class Stan(Target):
     """A Stan program and its data.
 
     Arguments:
         program: the path of a .stan file, or the program itself as text.
-        data: a dict of numbers, lists, arrays or tensors; the path of a JSON file; None for a program without data.
-        propto: drop the constants of `~` statements. False by default (BridgeStan's default is True): with all
-            constants an ELBO is a bound on the log evidence of the model as it is written.
+        data: a dict of numbers, lists, arrays or tensors, or the path of a JSON file; None if it takes none.
+        propto: drop the constants of `~` statements. False by default (BridgeStan's default is True): with
+            all constants an ELBO is a bound on the log evidence of the model as it is written.
         jacobian: include the log-Jacobian in (1); without it the density is that of x, not of u.
         threads: the most threads for one call; torch.get_num_threads() by default.
         seed: of the random numbers that transformed data may draw.
-        cache_dir: where compiled programs are kept; $BAYESCORE_CACHE/stan or ~/.cache/bayescore/stan by default.
+        cache_dir: where compiled programs are kept, by default $BAYESCORE_CACHE/stan or
+            ~/.cache/bayescore/stan.
 
     The first use of a program compiles it, which takes about half a minute; later uses, in any process, take
-    milliseconds. A draw that Stan rejects has the log density -inf and a NaN score, and `last_rejection` says why.
+    milliseconds. A draw that Stan rejects has the log density -inf and a NaN score, and `last_rejection`
+    says why.
 
         target = bs.targets.Stan("model.stan", data="data.json")
         fit = bs.fit(target, bs.families.FullGaussian.init(target.dim), bs.methods.BaM())
@@ -114,7 +101,7 @@ class Stan(Target):
 
     def log_prob(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and x.requires_grad:
-            value: Tensor = _LogProb.apply(x, self.log_prob_and_score)
+            value: Tensor = _LogProb.apply(x, self.log_prob_and_score)  # type: ignore[no-untyped-call]
             return value
         value, _, rejected = self.model.log_density(self._points(x), self.propto, self.jacobian, False)
         self._note(rejected)
@@ -139,22 +126,22 @@ class Stan(Target):
 
     def _points(self, x: Tensor) -> Tensor:
         if x.dim() == 0 or x.size(-1) != self.dim:
-            raise ValueError(f"points of {self.label} must have the shape (..., {self.dim}); got {tuple(x.shape)}")
+            raise ValueError(f"points must have the shape (..., {self.dim}); got {tuple(x.shape)}")
         if x.dtype != torch.float64 or not x.is_cpu:
-            raise TypeError(f"Stan computes in torch.float64 on the CPU; got points in {x.dtype} on {x.device}")
+            raise TypeError(f"Stan computes in torch.float64 on the CPU; got {x.dtype} on {x.device}")
         return x.contiguous()
 
     def _note(self, rejected: Rejected | None) -> None:
         if rejected is not None:
-            self.last_rejection = rejected[1].strip()
+            self.last_rejection = rejected[1]
             log.debug("%s rejected %d draws; the first: %s", self.label, rejected[0], self.last_rejection)
 
     # -- variables -------------------------------------------------------------------------------
 
     @cached_property
     def names(self) -> list[str]:
-        """The coordinates of the unconstrained space, such as beta[1] or sigma (its logarithm, if it is positive)."""
-        return [readable(name) for name in self._true_names()]
+        """The coordinates of the unconstrained space: "sigma" is log sigma if sigma is positive."""
+        return [readable(name) for name in coordinate_names(self.model)]
 
     @cached_property
     def constrained_names(self) -> list[str]:
@@ -180,57 +167,30 @@ class Stan(Target):
         self._note(rejected)
         if rejected is not None:
             share = f"{rejected[0]} of {points.shape[0]} draws"
-            log.warning("%s could not compute its variables for %s: %s", self.label, share, self.last_rejection)
+            log.warning("%s lacks variables for %s: %s", self.label, share, self.last_rejection)
         return unpack(rows.view(*x.shape[:-1], -1), self._layouts[include])
 
     def unconstrain(self, values: Mapping[str, Any]) -> Tensor:
-        """Unconstrained points (..., D) from parameters by name, each (..., *shape); other names are ignored."""
+        """Unconstrained points (..., D) from parameters by name, each (..., *shape); others are ignored."""
         rows = pack(values, self._layouts[0])
         points, rejected = self.model.unconstrain(rows.reshape(-1, rows.shape[-1]).contiguous())
         if rejected is not None:
-            raise ValueError(f"{rejected[0]} of {len(points)} draws are no parameters of {self.label}: {rejected[1].strip()}")
+            share = f"{rejected[0]} of {len(points)} draws"
+            raise ValueError(f"{share} are outside the support of {self.label}: {rejected[1]}")
         return points.view(*rows.shape[:-1], self.dim)
 
     def to_posterior(self, draws: Tensor, seed: int = 0) -> dict[str, dict[str, Tensor]]:
         """ArviZ groups from unconstrained draws (..., D): every variable of the program, (..., *shape).
 
-        `posterior` holds parameters, transformed parameters and generated quantities; of the latter log_lik* go to
-        `log_likelihood`, and *_rep, *_hat, *_pred, *_sim and *_tilde to `posterior_predictive`.
+        `posterior` holds parameters, transformed parameters and generated quantities; of the latter log_lik*
+        go to `log_likelihood`, and *_rep, *_hat, *_pred, *_sim and *_tilde to `posterior_predictive`.
         """
         values = self.constrain(draws, everything=True, seed=seed)
         before = {variable.name for variable in self._layouts[1]}
         return group(values, set(values) - before)
 
-    def _true_names(self) -> list[str]:
-        """Stan's unconstrained names in the order of the coordinates.
-
-        Stan lists the names of an array of vectors with the first index running fastest, but stores its
-        coordinates vector by vector. A coordinate's true name is that of the first number that moves with it.
-        """
-        names, layout = self.model.names(0), self._layouts[0]
-        flat = self.model.names(1)
-        for variable in layout:
-            columns = range(variable.start, variable.start + variable.size)
-            mine = [i for i, name in enumerate(names) if variables([name])[0].name == variable.name]
-            if len(variable.shape) < 2 or len(mine) < 2:
-                continue
-            points = torch.zeros(len(mine) + 1, self.dim, dtype=torch.float64)
-            points[torch.arange(len(mine)) + 1, torch.tensor(mine)] = 0.5
-            rows, _ = self.model.constrain(points, 0, 0)
-            moved = rows[1:, columns] != rows[:1, columns]  # (coordinates, numbers)
-            order = sorted(columns, key=lambda c: _index(flat[c]))  # last index fastest
-            first = [next((flat[c] for c in order if row[c - variable.start]), "") for row in moved]
-            if sorted(first) == sorted(names[i] for i in mine):
-                for i, name in zip(mine, first, strict=True):
-                    names[i] = name
-        return names
-
     def __repr__(self) -> str:
         return f"Stan({self.label!r}, dim={self.dim}, propto={self.propto}, jacobian={self.jacobian})"
-
-
-def _index(name: str) -> list[int]:
-    return [int(part) for part in name.split(".")[1:] if part.isdigit()]
 
 
 def _read(program: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
@@ -249,15 +209,13 @@ class _LogProb(torch.autograd.Function):
     """log Phi with Stan's gradient, for code that differentiates through `log_prob`."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, both: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, both: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         value, grad = both(x)
         ctx.save_for_backward(grad)
         return value
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (grad,) = ctx.saved_tensors
         return upstream.unsqueeze(-1) * grad, None

@@ -1,4 +1,4 @@
-"""What turns a Stan program into a shared library: stanc and the headers of `httpstan`, and a C++ compiler."""
+"""What turns a Stan program into a shared library: stanc and headers of `httpstan`, and a C++ compiler."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ class Toolchain:
     @property
     def identity(self) -> str:
         """Everything a compiled library depends on besides its source."""
-        return "\n".join((self.version, self.compiler_version, platform.machine(), *self.flags, *self.link_flags))
+        parts = (self.version, self.compiler_version, platform.machine(), *self.flags, *self.link_flags)
+        return "\n".join(parts)
 
 
 def find_toolchain() -> Toolchain:
     """The toolchain of this machine, or an error that says what to install."""
     spec = importlib.util.find_spec("httpstan")
     if spec is None or not spec.submodule_search_locations:
-        raise ImportError("Stan programs are compiled with httpstan's toolchain: pip install 'bayescore[stan]'")
+        raise ImportError("Stan programs are compiled with httpstan's files: pip install 'bayescore[stan]'")
     root = Path(spec.submodule_search_locations[0])
     chosen = os.environ.get("CXX")
     names = [shlex.split(chosen)] if chosen else [[name] for name in COMPILERS]
@@ -74,7 +75,7 @@ def find_toolchain() -> Toolchain:
     if compiler is None:
         sought = f"CXX={chosen!r} names none" if chosen else f"none of {', '.join(COMPILERS)} is on the PATH"
         raise RuntimeError(
-            f"a Stan program needs a C++ compiler, and {sought}; install g++ (Debian, Ubuntu: apt install g++; "
+            f"a Stan program needs a C++ compiler, and {sought}; install one (Debian, Ubuntu: apt install g++; "
             "Fedora: dnf install gcc-c++; conda: conda install gxx; macOS: xcode-select --install)"
         )
     said = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
@@ -108,6 +109,6 @@ def run_compiler(toolchain: Toolchain, *arguments: str) -> None:
     """One call of the compiler; its message is the error."""
     done = subprocess.run([*toolchain.compiler, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
-        first = "\n".join(errors[:10])
+        lines = done.stderr.splitlines()
+        first = "\n".join([line for line in lines if "error" in line.lower()][:10] or lines[:10])
         raise RuntimeError(f"{toolchain.compiler[0]} ended with code {done.returncode}:\n{first}")

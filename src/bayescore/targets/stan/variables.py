@@ -1,7 +1,7 @@
 """Stan's variables: flat columns with names such as beta.2.1, and named tensors of Stan's shapes.
 
-Stan writes containers with the first index running fastest. A name without an index is a number; each slot of a
-tuple and each part of a complex number is a variable of its own.
+Stan writes containers with the first index running fastest. A name without an index is a number; each slot of
+a tuple and each part of a complex number is a variable of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Variable", "group", "pack", "readable", "unpack", "variables"]
+__all__ = ["Variable", "group", "pack", "readable", "split", "unpack", "variables"]
 
 PREDICTIVE = ("_rep", "_hat", "_pred", "_sim", "_tilde")
 
@@ -32,7 +32,8 @@ class Variable:
         return torch.Size(self.shape).numel()
 
 
-def _split(name: str) -> tuple[str, tuple[int, ...]]:
+def split(name: str) -> tuple[str, tuple[int, ...]]:
+    """The variable and the index of a flat name: beta.2.1 is beta at (2, 1)."""
     found = re.fullmatch(r"(.*?)((?:\.\d+)*)", name)
     assert found is not None
     return found[1], tuple(int(i) for i in found[2].split(".")[1:])
@@ -43,7 +44,7 @@ def variables(names: Sequence[str]) -> list[Variable]:
     shapes: dict[str, tuple[int, ...]] = {}
     starts: dict[str, int] = {}
     for column, name in enumerate(names):
-        base, index = _split(name)
+        base, index = split(name)
         shapes[base] = index  # the last name of a variable holds its largest indices
         starts.setdefault(base, column)
     return [Variable(base, shapes[base], starts[base]) for base in shapes]
@@ -51,7 +52,7 @@ def variables(names: Sequence[str]) -> list[Variable]:
 
 def readable(name: str) -> str:
     """beta.2.1 as people write it, beta[2,1]."""
-    base, index = _split(name)
+    base, index = split(name)
     return f"{base}[{','.join(map(str, index))}]" if index else base
 
 
@@ -90,8 +91,8 @@ def pack(values: Mapping[str, Any], layout: Sequence[Variable]) -> Tensor:
 
 
 def group(values: Mapping[str, Tensor], generated: Iterable[str]) -> dict[str, dict[str, Tensor]]:
-    """ArviZ groups: among generated quantities log_lik* is the log likelihood, and *_rep, *_hat, *_pred, *_sim and
-    *_tilde are predictions; all else is the posterior."""
+    """ArviZ groups: of the generated quantities log_lik* are the log likelihood and names that end as in
+    PREDICTIVE are predictions; all else is the posterior."""
     groups: dict[str, dict[str, Tensor]] = {"posterior": {}, "log_likelihood": {}, "posterior_predictive": {}}
     generated = set(generated)
     for name, value in values.items():

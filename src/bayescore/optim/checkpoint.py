@@ -1,0 +1,63 @@
+"""Checkpoints of optimizers: what fits this model is taken as it is, anything else is refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_checkpoint", "restored_tensors"]
+
+Groups = list[dict[str, Any]]
+
+
+def check_checkpoint(state_dict: dict[str, Any], groups: Groups, method: str) -> None:
+    """Raise unless the state dict was made by `method` for parameters like those of `groups`."""
+    try:
+        saved, state = state_dict["param_groups"], state_dict["state"]
+        sizes = [len(group["params"]) for group in saved]
+        made_by = saved[0]["method"]
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"this is not a state dict of a bayescore optimizer: {error!r}") from error
+    if made_by != method:
+        raise ValueError(f"the checkpoint was made by {made_by} and this optimizer is {method}")
+    here = [len(group["params"]) for group in groups]
+    if sizes != here:
+        raise ValueError(
+            f"the checkpoint is of another model: it has groups of {sizes} parameters, this one {here}"
+        )
+    for old, new in zip(saved, groups, strict=True):
+        for key, p, name, other in _rows(old, new):
+            if name != other:
+                raise ValueError(
+                    f"the checkpoint is of another model: it calls a parameter {other!r}, this one {name!r}"
+                )
+            found = state.get(key, {}).get("mean")
+            if isinstance(found, Tensor) and found.shape != p.shape:
+                raise ValueError(
+                    f"the checkpoint is of another model: {name or f'parameter {key}'} has the shape "
+                    f"{tuple(found.shape)} there and {tuple(p.shape)} here"
+                )
+
+
+def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tensor, str, str]]:
+    blank = [""] * len(new["params"])
+    names, others = new.get("param_names", blank), old.get("param_names", blank)
+    if "param_names" not in new or "param_names" not in old:
+        names = others = blank
+    yield from zip(old["params"], new["params"], names, others, strict=True)
+
+
+def restored_tensors(state_dict: dict[str, Any], groups: Groups) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """The saved tensors in their own dtype on the parameters' devices: torch would cast them to the weights'."""
+    for old, new in zip(state_dict["param_groups"], groups, strict=True):
+        for key, p in zip(old["params"], new["params"], strict=True):
+            saved = state_dict["state"].get(key, {})
+            wide = torch.float64 if p.dtype == torch.float64 else torch.float32
+            tensors = {k: v for k, v in saved.items() if isinstance(v, Tensor)}
+            yield (
+                p,
+                {k: v.to(p.device, wide if v.is_floating_point() else v.dtype, copy=True) for k, v in tensors.items()},
+            )

@@ -1,0 +1,86 @@
+"""What a parameter group may say, checked once at the boundary."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from bayescore.checks import check_count
+
+__all__ = ["check_group", "prior_tensor", "start_sd"]
+
+#: widest standard deviation a weight starts with unless the user says otherwise
+WIDEST_START = 0.05
+
+
+def positive(name: str, value: Any, *, infinite: bool = False) -> None:
+    """Raise unless `value` is a positive number."""
+    number = not isinstance(value, bool) and isinstance(value, int | float)
+    if not number or not value > 0 or (math.isinf(value) and not infinite):
+        raise ValueError(f"{name} must be a positive number; got {value!r}")
+
+
+def check_group(group: dict[str, Any]) -> None:
+    """Raise unless the shared options of a parameter group make sense."""
+    check_count("num_data", group["num_data"])
+    for name in ("samples", "accumulate", "max_skips"):
+        check_count(name, group[name])
+    for name in ("temperature", "lr"):
+        positive(name, group[name])
+    positive("prior_sd", group["prior_sd"], infinite=True)
+    if group["init_sd"] is not None:
+        positive("init_sd", group["init_sd"])
+    if group["batch_size"] is not None:
+        check_count("batch_size", group["batch_size"])
+    if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
+        raise TypeError(f"seed must be a whole number; got {group['seed']!r}")
+    _check_prior_mean(group)
+
+
+def _check_prior_mean(group: dict[str, Any]) -> None:
+    value = group["prior_mean"]
+    if isinstance(value, str):
+        if value not in ("current", "given"):
+            raise ValueError(f"prior_mean must be 0, 'current', or a state dict by name; got {value!r}")
+    elif isinstance(value, dict):
+        if "param_names" not in group:
+            raise ValueError(
+                "prior_mean as a state dict needs the parameters' names; "
+                "pass model.named_parameters() instead of model.parameters()"
+            )
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"prior_mean must be 0, 'current', or a state dict by name; got {value!r}")
+
+
+def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor | None:
+    """The prior mean of one parameter, or None where one number serves for all.
+
+    A state dict centres the parameters it names; those it does not name are centred at zero.
+    """
+    value = group["prior_mean"]
+    if value == "current":
+        return mean.clone()
+    if not isinstance(value, dict):
+        return None
+    name = group["param_names"][position]
+    if name not in value:
+        return mean.new_zeros(mean.shape)
+    if value[name].shape != mean.shape:
+        raise ValueError(
+            f"prior_mean[{name!r}] has the shape {tuple(value[name].shape)} and the parameter "
+            f"{tuple(mean.shape)}; leave the name out for a prior centred at zero"
+        )
+    return value[name].detach().to(mean).clone()
+
+
+def start_sd(group: dict[str, Any]) -> float:
+    """The initial sd: `init_sd`, or that of unit curvature per datum, at most 0.05.
+
+    One datum of mean-loss curvature 1 makes the posterior precision num_data/temperature + 1/prior_sd^2.
+    """
+    if group["init_sd"] is not None:
+        return float(group["init_sd"])
+    precision = group["num_data"] / group["temperature"] + group["prior_sd"] ** -2.0
+    return float(min(WIDEST_START, precision**-0.5))
