@@ -7,6 +7,7 @@ generator f alone: the same seed gives the same numbers whether a fit runs alone
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -14,15 +15,22 @@ from torch import Tensor
 __all__ = ["Streams", "generator"]
 
 
-def generator(seed: int | torch.Generator | None, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator from a seed; a generator is passed through, None means fresh entropy."""
+def generator(
+    seed: int | torch.Generator | None, device: torch.device | str = "cpu", purpose: str = ""
+) -> torch.Generator:
+    """A generator from a seed; a generator is passed through, None means fresh entropy.
+
+    One seed gives unrelated numbers for different purposes: a target, a start and a fit that share the seed 0
+    must not share their random numbers.
+    """
     if isinstance(seed, torch.Generator):
         return seed
     rng = torch.Generator(device=device)
     if seed is None:
         rng.seed()
     elif isinstance(seed, int) and not isinstance(seed, bool):
-        rng.manual_seed(seed)
+        mixed = blake2b(f"{purpose}:{seed}".encode(), digest_size=7).digest()
+        rng.manual_seed(int.from_bytes(mixed) if purpose else seed)
     else:
         raise TypeError(f"a seed is an int, a torch.Generator or None; got {seed!r}")
     return rng
@@ -42,7 +50,7 @@ class Streams:
             raise ValueError("at least one seed is needed")
         self.dtype = dtype
         self.device = torch.device(device)
-        self.generators = [generator(seed, self.device) for seed in seeds]
+        self.generators = [generator(seed, self.device, "fit") for seed in seeds]
 
     def __len__(self) -> int:
         return len(self.generators)

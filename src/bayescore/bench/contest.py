@@ -26,7 +26,7 @@ class Finish:
     """How one run ended: the first check at which the goal was reached, or the last one."""
 
     seconds: float | None  # None where the goal was not reached
-    score_calls: int
+    score_calls: int | None  # None where they were not counted
     steps: int
     gap: float  # nats below the best Gaussian
     compile_seconds: float | None = None
@@ -74,10 +74,10 @@ OURS: tuple[Own, ...] = (
 )
 
 PEERS: tuple[Peer, ...] = (
-    Peer("NumPyro SVI, AutoMultivariateNormal", DESCENTS, "numpyro svi", ("jax", "numpyro", "optax")),
+    Peer("NumPyro SVI", DESCENTS, "numpyro svi", ("jax", "numpyro", "optax")),
     Peer("BlackJAX full-rank VI", DESCENTS, "blackjax fullrank", ("jax", "blackjax", "optax")),
     Peer("BlackJAX pathfinder", SINGLE, "blackjax pathfinder", ("jax", "blackjax")),
-    Peer("BlackJAX multi-path pathfinder, best path", MULTI, "blackjax multipath", ("jax", "blackjax")),
+    Peer("BlackJAX multi-path pathfinder", MULTI, "blackjax multipath", ("jax", "blackjax")),
 )
 
 
@@ -86,5 +86,6 @@ def words(setting: Setting) -> str:
     parts = []
     for key, value in setting.items():
         before = key in ("learning_rate", "batch", "history")
-        parts.append(f"{key.replace('_', ' ')} {value:g}" if before else f"{value:g} {key}")
+        name = key.removesuffix("s") if value == 1 else key.replace("_", " ")
+        parts.append(f"{name} {value:g}" if before else f"{value:g} {name}")
     return ", ".join(parts)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PEERS", "Chunked", "gaussian_of_path"]
+__all__ = ["PEERS", "Chunked", "Density", "gaussian_of_path"]
 
 Array = npt.NDArray[np.float64]
 Density = Callable[[Any], Any]
@@ -32,8 +32,8 @@ class Chunked:
     advance: Callable[[Any], Any]
     export: Callable[[Any], tuple[Array, Array]]
     steps: int  # per chunk
-    calls: int  # gradients per step; 0 where they must be counted
-    one_shot: bool = False
+    calls: int = 0  # gradients per step
+    one_shot: bool = False  # one chunk is all; its gradients must be counted
 
 
 def numpyro_svi(density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int) -> Chunked:
@@ -98,7 +98,7 @@ def blackjax_pathfinder(density: Density, dim: int, setting: Mapping[str, Any], 
         options = {"maxiter": setting["iterations"], "maxcor": setting["history"]}
         return pathfinder.approximate(run, density, position, setting["draws"], **options)[0]
 
-    return Chunked(lambda key: key, jax.jit(advance), gaussian_of_path, 1, 0, one_shot=True)
+    return Chunked(lambda key: key, jax.jit(advance), gaussian_of_path, 1, one_shot=True)
 
 
 def blackjax_multipath(density: Density, dim: int, setting: Mapping[str, Any], *_: int) -> Chunked:
@@ -113,7 +113,7 @@ def blackjax_multipath(density: Density, dim: int, setting: Mapping[str, Any], *
         states = found[0].path_states
         return jax.tree.map(lambda leaf: leaf[states.elbo.argmax()], states)
 
-    return Chunked(lambda key: key, jax.jit(advance), gaussian_of_path, 1, 0, one_shot=True)
+    return Chunked(lambda key: key, jax.jit(advance), gaussian_of_path, 1, one_shot=True)
 
 
 def gaussian_of_path(state: Any) -> tuple[Array, Array]:

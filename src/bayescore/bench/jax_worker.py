@@ -2,8 +2,9 @@
 
 Requests and answers go through a pipe:
     ("density", spec, points)       values of the log density
-    ("begin", spec, plan, seed)     compile unless it was, begin a run
+    ("begin", name, plan, seed)     compile the plan unless it was, begin a run
     ("advance",)                    one chunk; the Gaussian, steps, score calls and the seconds so far
+    ("count", name, plan, seed)     the score calls of a one-shot method, off the clock
 The seconds are those of `begin` and `advance` of a compiled method. Compilation is what the very first call
 of both takes longer than the second one.
 """
@@ -14,6 +15,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from bayescore.bench.jax_densities import log_density
-from bayescore.bench.jax_methods import PEERS, Chunked
+from bayescore.bench.jax_methods import PEERS, Chunked, Density
 
 __all__ = ["serve"]
 
@@ -37,7 +40,10 @@ def serve(pipe: Connection) -> None:
     os.environ.update(ONE_THREAD, JAX_PLATFORMS="cpu")
     jax = import_module("jax")
     jax.config.update("jax_enable_x64", True)
-    bench = _Bench()
+    for name in ("blackjax", "numpyro.infer", "optax"):  # now, so that no clock sees it
+        with suppress(ImportError):
+            import_module(name)
+    bench = _Bench(jax)
     while True:
         try:
             name, *arguments = pipe.recv()
@@ -49,25 +55,41 @@ def serve(pipe: Connection) -> None:
             pipe.send({"error": f"{type(problem).__name__}: {problem}"})
 
 
-class _Bench:
-    """Compiled methods by problem, name and setting, and the run under way."""
+@dataclass(frozen=True)
+class _Plan:
+    """What to run on which density; two plans of one name are the same."""
 
-    def __init__(self) -> None:
-        self.compiled: dict[str, tuple[Chunked, float, int]] = {}
+    spec: Mapping[str, Any]
+    method: str
+    setting: Mapping[str, Any]
+    horizon: int
+    chunk: int
+
+    def make(self, wrap: Callable[[Density], Density]) -> Chunked:
+        """The method on the density, wrapped."""
+        density, dim = log_density(self.spec)
+        return PEERS[self.method](wrap(density), dim, self.setting, self.horizon, self.chunk)
+
+
+class _Bench:
+    """Compiled methods by the names of their plans, and the run under way."""
+
+    def __init__(self, jax: Any) -> None:
+        self.jax = jax
+        self.compiled: dict[str, tuple[Chunked, float]] = {}
+        self.counted: dict[str, Chunked] = {}
+        self.ticks = 0
         self.state: Any = None
         self.seconds, self.steps = 0.0, 0
 
     def density(self, spec: Mapping[str, Any], points: Any) -> dict[str, Any]:
-        jax = import_module("jax")
-        return {"values": np.asarray(jax.vmap(log_density(spec)[0])(points))}
+        return {"values": np.asarray(self.jax.vmap(log_density(spec)[0])(points))}
 
-    def begin(self, spec: Mapping[str, Any], plan: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        jax = import_module("jax")
-        name = repr((sorted((k, str(v)) for k, v in spec.items()), plan))
+    def begin(self, name: str, plan: Mapping[str, Any], seed: int) -> dict[str, Any]:
         if name not in self.compiled:
-            self.compiled[name] = _compile(spec, plan)
-        self.method, compile_seconds, self.calls = self.compiled[name]
-        key = jax.random.key(seed)
+            self.compiled[name] = self._compile(_Plan(**plan))
+        self.method, compile_seconds = self.compiled[name]
+        key = self.jax.random.key(seed)
         self.seconds, self.steps = 0.0, 0
         self._timed(lambda: self.method.begin(key))
         return {"compile_seconds": compile_seconds, "one_shot": self.method.one_shot}
@@ -76,57 +98,45 @@ class _Bench:
         self._timed(lambda: self.method.advance(self.state))
         self.steps += self.method.steps
         mean, factor = self.method.export(self.state)
-        calls = self.calls * (1 if self.method.one_shot else self.steps)
-        return {
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "score_calls": calls,
-            "mean": mean,
-            "factor": factor,
-        }
+        calls = None if self.method.one_shot else self.method.calls * self.steps
+        counts = {"steps": self.steps, "score_calls": calls}
+        return {"seconds": self.seconds, **counts, "mean": mean, "factor": factor}
+
+    def count(self, name: str, plan: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """The gradients a one-shot method takes, by a density that calls back at each of them."""
+        if name not in self.counted:
+            self.counted[name] = _Plan(**plan).make(self._ticking)
+        self.ticks = 0
+        method = self.counted[name]
+        self.jax.block_until_ready(method.advance(method.begin(self.jax.random.key(seed))))
+        self.jax.effects_barrier()
+        return {"score_calls": self.ticks}
 
     def _timed(self, run: Callable[[], Any]) -> None:
-        jax = import_module("jax")
         began = time.perf_counter()
-        self.state = jax.block_until_ready(run())
+        self.state = self.jax.block_until_ready(run())
         self.seconds += time.perf_counter() - began
 
-
-def _compile(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Chunked, float, int]:
-    """The compiled method, the seconds that took, and the gradients per step (in all, if it is one-shot)."""
-    jax = import_module("jax")
-    density, dim = log_density(spec)
-
-    def made(of: Callable[[Any], Any]) -> Chunked:
-        return PEERS[plan["method"]](of, dim, plan["setting"], plan["horizon"], plan["chunk"])
-
-    def once(method: Chunked) -> float:
+    def _compile(self, plan: _Plan) -> tuple[Chunked, float]:
+        """The compiled method and the seconds that took."""
         began = time.perf_counter()
-        jax.block_until_ready(method.advance(method.begin(jax.random.key(0))))
-        return time.perf_counter() - began
+        method = plan.make(lambda density: density)
+        times = []
+        for _ in range(2):
+            self.jax.block_until_ready(method.advance(method.begin(self.jax.random.key(0))))
+            times.append(time.perf_counter())
+        return method, (times[0] - began) - (times[1] - times[0])
 
-    began = time.perf_counter()
-    method = made(density)
-    once(method)
-    compile_seconds = time.perf_counter() - began - once(method)
-    return method, compile_seconds, method.calls or _count_gradients(density, lambda of: once(made(of)))
+    def _ticking(self, density: Density) -> Density:
+        """The same density, adding one to `ticks` whenever its gradient is taken."""
 
+        def forward(x: Any) -> Any:
+            self.jax.debug.callback(self._tick)
+            return self.jax.value_and_grad(density)(x)
 
-def _count_gradients(density: Callable[[Any], Any], run: Callable[[Callable[[Any], Any]], object]) -> int:
-    """How many gradients a run takes, with a density that calls back at each of them."""
-    jax = import_module("jax")
-    count = 0
+        counted = self.jax.custom_vjp(density)
+        counted.defvjp(forward, lambda grad, cotangent: (cotangent * grad,))
+        return counted
 
-    def tick() -> None:
-        nonlocal count
-        count += 1
-
-    def forward(x: Any) -> Any:
-        jax.debug.callback(tick)
-        return jax.value_and_grad(density)(x)
-
-    counted = jax.custom_vjp(density)
-    counted.defvjp(forward, lambda grad, cotangent: (cotangent * grad,))
-    run(counted)
-    jax.effects_barrier()
-    return count
+    def _tick(self) -> None:
+        self.ticks += 1

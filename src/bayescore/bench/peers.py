@@ -67,8 +67,7 @@ class PeerProcess:
 
     def run(self, entry: Peer, problem: Problem, setting: Setting, seed: int, limit: float) -> Finish:
         """Run until the goal is reached, the budget is used, or `limit` seconds are over."""
-        plan = {"method": entry.method, "setting": dict(setting), "horizon": problem.budget, "chunk": CHUNK}
-        answer = self._ask("begin", problem.density(), plan, seed)
+        answer = self._ask("begin", *self._plan(entry, problem, setting), seed)
         compiling, one_shot = answer["compile_seconds"], answer["one_shot"]
         elbo = -math.inf
         for _ in range(1 if one_shot else math.ceil(problem.budget / CHUNK)):
@@ -78,6 +77,15 @@ class PeerProcess:
                 break
         seconds = answer["seconds"] if elbo >= problem.goal else None
         return Finish(seconds, answer["score_calls"], answer["steps"], problem.best - elbo, compiling)
+
+    def count(self, entry: Peer, problem: Problem, setting: Setting, seed: int) -> int:
+        """The score calls of a one-shot method, from a second run."""
+        return int(self._ask("count", *self._plan(entry, problem, setting), seed)["score_calls"])
+
+    @staticmethod
+    def _plan(entry: Peer, problem: Problem, setting: Setting) -> tuple[str, dict[str, Any]]:
+        what = {"method": entry.method, "setting": dict(setting), "horizon": problem.budget, "chunk": CHUNK}
+        return f"{problem.name}: {what}", {"spec": problem.density(), **what}
 
     @staticmethod
     def _elbo(problem: Problem, mean: Any, factor: Any) -> float:

@@ -1,17 +1,14 @@
 """Part 3: wall-clock to the same ELBO, ours beside NumPyro and BlackJAX.
 
-Every entry tries each of its settings on a few seeds, and gives up a run that takes twice as long as its best
-setting so far. The setting that is fastest to the goal (without any, the one that came nearest) then takes
-part in the rounds, with a new seed in each.
+Every entry chooses a setting from its grid (tuning.py). Then all take turns, with a new seed in every round,
+and the seconds until the ELBO first is at the goal count.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 
 from bayescore.bench.contest import OURS, PEERS, Entry, Finish, Own, Peer, Setting, words
@@ -20,20 +17,9 @@ from bayescore.bench.peers import CHUNK, PeerError, PeerProcess, missing
 from bayescore.bench.problems import Problem
 from bayescore.bench.rows import Part, Ratio, Row
 from bayescore.bench.timing import Tell, about, one_thread, rounds
+from bayescore.bench.tuning import PATIENCE, Runner, Trial, choose
 
 __all__ = ["race"]
-
-Runner = Callable[[Problem, Setting, int, float], Finish]
-PATIENCE = 20.0  # seconds after which any run is given up
-TUNING_SEEDS = (1000, 1001, 1002)  # of the runs that choose a setting; the rounds take 0, 1, ...
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The runs of one setting, up to the first that missed the goal."""
-
-    setting: Setting
-    finishes: tuple[Finish, ...]
 
 
 def race(
@@ -69,7 +55,8 @@ def race(
         ratios=tuple(ratios),
         notes=(
             "all start from N(0, I) (a pathfinder from a draw of it), at the fastest setting of their grid;",
-            f"the exact ELBO is checked outside the clock, for peers after every {CHUNK} jitted steps",
+            f"the exact ELBO is checked outside the clock, for peers after every {CHUNK} jitted steps;",
+            "NumPyro's guide is AutoMultivariateNormal; of several paths the one with the best ELBO counts",
         ),
     )
 
@@ -77,78 +64,66 @@ def race(
 def _race_on(
     problem: Problem, entries: Sequence[Entry], process: PeerProcess | None, repeats: int, tell: Tell
 ) -> list[Row]:
-    turns: dict[str, Callable[[int], Finish]] = {}
-    trials: dict[str, list[Trial]] = {}
+    runners: dict[str, Runner] = {}
+    chosen: dict[str, tuple[Setting, list[Trial]]] = {}
     notes: dict[str, str] = {}
     for entry in entries:
-        if isinstance(entry, Peer) and (why := missing(entry)):
-            notes[entry.name] = why
-            continue
-        run = _runner(entry, process)
         try:
-            trials[entry.name] = tried = _try_settings(entry, run, problem, tell)
-        except PeerError as failure:
-            notes[entry.name] = str(failure)
+            runners[entry.name] = run = _runner(entry, process)
+            chosen[entry.name] = choose(entry, run, problem, tell)
+        except PeerError as why:
+            notes[entry.name] = str(why)
+
+    def turn(name: str, seed: int) -> Finish:
+        return runners[name](problem, chosen[name][0], seed, PATIENCE)
+
+    finishes = rounds({name: partial(turn, name) for name in chosen}, repeats, tell)
+    rows: list[Row] = []
+    for entry in entries:
+        if entry.name in notes:
+            rows.append(Row(problem.name, entry.name, note=notes[entry.name]))
             continue
-        turns[entry.name] = partial(_turn, run, problem, min(tried, key=_rank).setting)
-    finishes = rounds(turns, repeats, tell)
-    return [
-        Row(problem.name, entry.name, note=notes[entry.name])
-        if entry.name in notes
-        else _row(problem, entry.name, finishes[entry.name], trials[entry.name])
-        for entry in entries
-    ]
-
-
-def _turn(run: Runner, problem: Problem, setting: Setting, seed: int) -> Finish:
-    return run(problem, setting, seed, PATIENCE)
+        setting, trials = chosen[entry.name]
+        ended = finishes[entry.name]
+        if isinstance(entry, Peer) and process is not None:
+            ended = [_counted(process, entry, problem, setting, i, f) for i, f in enumerate(ended)]
+        rows.append(_row(problem, entry.name, setting, ended, trials))
+    return rows
 
 
 def _runner(entry: Entry, process: PeerProcess | None) -> Runner:
+    """How an entry runs; PeerError where it cannot."""
     if isinstance(entry, Own):
         return partial(run_own, entry)
     assert isinstance(entry, Peer)
+    if why := missing(entry):
+        raise PeerError(why)
     assert process is not None
     return partial(process.run, entry)
 
 
-def _try_settings(entry: Entry, run: Runner, problem: Problem, tell: Tell) -> list[Trial]:
-    run(problem, entry.settings[0], 0, 0.0)  # warm-up, ended at the first check
-    trials: list[Trial] = []
-    limit = PATIENCE
-    for setting in entry.settings:
-        tell(f"choosing a setting: {entry.name}, {words(setting)}")
-        finishes: list[Finish] = []
-        for seed in TUNING_SEEDS:
-            finishes.append(run(problem, setting, seed, limit))
-            if finishes[-1].seconds is None:
-                break
-        trials.append(Trial(setting, tuple(finishes)))
-        reached, median = _rank(trials[-1])[:2]
-        if reached == -len(TUNING_SEEDS):
-            limit = min(limit, 2 * median)
-    return trials
+def _counted(
+    process: PeerProcess, entry: Peer, problem: Problem, setting: Setting, seed: int, finish: Finish
+) -> Finish:
+    """The same with its score calls, which a one-shot method does not tell by itself."""
+    if finish.score_calls is not None:
+        return finish
+    return replace(finish, score_calls=process.count(entry, problem, setting, seed))
 
 
-def _rank(trial: Trial) -> tuple[int, float, float]:
-    """The more runs reached the goal the better, then the faster; without any, the nearer."""
-    times = [f.seconds for f in trial.finishes if f.seconds is not None]
-    median = statistics.median(times) if times else math.inf
-    return -len(times), median, min(f.gap for f in trial.finishes)
-
-
-def _row(problem: Problem, name: str, finishes: Sequence[Finish], trials: Sequence[Trial]) -> Row:
-    failed = sum(f.seconds is None for f in finishes)
-    text = f"goal not reached in {failed} of {len(finishes)} runs" if failed else ""
+def _row(
+    problem: Problem, name: str, setting: Setting, finishes: Sequence[Finish], trials: Sequence[Trial]
+) -> Row:
+    missed = sum(f.seconds is None for f in finishes)
     return Row(
         problem=problem.name,
         arm=name,
         seconds=tuple(f.seconds for f in finishes),
         score_calls=tuple(f.score_calls for f in finishes),
         gaps=tuple(f.gap for f in finishes),
-        setting=words(min(trials, key=_rank).setting),
+        setting=words(setting),
         compile_seconds=finishes[0].compile_seconds,
-        note=text,
+        note=f"missed in {missed} of {len(finishes)} runs" if missed else "",
         trials=tuple(asdict(trial) for trial in trials),
     )
 

@@ -21,7 +21,7 @@ class Row:
     problem: str
     arm: str
     seconds: tuple[float | None, ...] = ()
-    score_calls: tuple[int, ...] = ()
+    score_calls: tuple[int | None, ...] = ()
     gaps: tuple[float, ...] = ()  # nats of ELBO below the best Gaussian, at the end
     setting: str = ""
     compile_seconds: float | None = None

@@ -60,7 +60,7 @@ def _fill_race(table: Table, part: Part) -> None:
                 row.arm,
                 _seconds(row),
                 ratio_words(ratio.spread) if ratio else "",
-                f"{statistics.median(row.score_calls):,.0f}" if row.score_calls else "",
+                _calls(row),
                 f"{statistics.median(row.gaps):.2g}" if row.gaps else "",
                 duration(row.compile_seconds) if row.compile_seconds is not None else "",
                 row.setting,
@@ -73,6 +73,11 @@ def _order(row: Row) -> tuple[int, float]:
     if row.spread is not None:
         return 0, row.spread.median
     return (1, statistics.median(row.gaps)) if row.gaps else (2, 0.0)
+
+
+def _calls(row: Row) -> str:
+    counted = [calls for calls in row.score_calls if calls is not None]
+    return f"{statistics.median(counted):,.0f}" if counted else ""
 
 
 def _seconds(row: Row) -> str:

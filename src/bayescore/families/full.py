@@ -73,7 +73,7 @@ def start_mean(
         return mean
     if seed is None:
         return torch.zeros(dim, dtype=dtype, device=device)
-    return torch.randn(dim, generator=generator(seed, device), dtype=dtype, device=device)
+    return torch.randn(dim, generator=generator(seed, device, "family"), dtype=dtype, device=device)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class LowRankGaussian(Family):
         if scale <= 0:
             raise ValueError(f"scale must be positive; got {scale}")
         start = start_mean(dim, mean, seed, dtype, device)
-        rng = generator(0 if seed is None else seed + 1, device)
+        rng = generator(seed or 0, device, "columns")
         columns = torch.randn(dim, rank, generator=rng, dtype=dtype, device=device)
         return cls(start, 2 * torch.full_like(start, scale).log(), 0.1 * scale / rank**0.5 * columns)
 

@@ -67,7 +67,7 @@ class GaussianMixture(Family):
         check_count("components", components)
         if scale <= 0 or spread < 0:
             raise ValueError(f"scale must be positive and spread not negative; got {scale} and {spread}")
-        rng = generator(seed, device)
+        rng = generator(seed, device, "family")
         means = spread * torch.randn(components, dim, generator=rng, dtype=dtype, device=device)
         logits = torch.zeros(components, dtype=dtype, device=device)
         if diagonal:

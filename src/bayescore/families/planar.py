@@ -113,7 +113,7 @@ class PlanarFlow(Family):
             raise ValueError(f"scale must be positive and finite; got {scale}")
         if not affine and (scale != 1.0 or mean is not None):
             raise ValueError("a bare planar flow starts at N(0, I); keep affine=True to give scale or mean")
-        rng = generator(seed, device)
+        rng = generator(seed, device, "family")
         w, beside = torch.randn((2, layers, dim), generator=rng, dtype=dtype, device=device)
         w = w / w.norm(dim=-1, keepdim=True)
         u = _IDENTITY * w + 0.1 * beside / math.sqrt(dim)

@@ -111,7 +111,7 @@ class ZukoFlow(Family):
                 'use flow="spline" or a PlanarFlow'
             )
         options = {"transforms": transforms, "hidden_features": tuple(hidden), "activation": nn.SiLU}
-        inner = int(torch.randint(2**62, (), generator=generator(seed)))
+        inner = int(torch.randint(2**62, (), generator=generator(seed, purpose="family")))
         # zuko draws from the global generator: seed it inside, and give it back as it was
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(inner)

@@ -137,11 +137,7 @@ class ADVI(Method):
         else:
             log_q = q.log_prob(theta).mean(-1)
             surrogate = log_q - (s * theta).sum(-1).mean(-1)  # (3)
-        loss = (
-            log_q.detach() - value.mean(-1)
-            if value is not None
-            else torch.full_like(log_q, torch.nan).detach()
-        )
+        loss = (s - q.score(point)).square().sum(-1).mean(-1) if value is None else log_q - value.mean(-1)
         return surrogate.sum(), loss.detach()
 
     def _relaxed(self, q: GaussianMixture, streams: Streams) -> Tensor:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.nn.posterior import Posterior
+from bayescore.optim.exact import MEMORY
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.noise import standard_normal
 from bayescore.optim.options import check_group, prior_tensor, start_sd
@@ -98,6 +99,23 @@ class Shell(torch.optim.Optimizer):
     def _precision_status(self) -> str:
         """Whether the standard deviations have been learned."""
         return ""
+
+    def prior_mean(self, member: Member) -> Tensor:
+        """m0 of one parameter, of its shape or of none."""
+        if "prior_mean" in member.state:
+            found: Tensor = member.state["prior_mean"]
+            return found
+        value = member.group["prior_mean"]
+        return member.state["mean"].new_tensor(float(value) if isinstance(value, int | float) else 0.0)
+
+    def slope_noise(self) -> list[tuple[int, float, int]]:
+        """For every tensor: its size, the relative variance of one step's curvature estimate, the steps so far."""
+        rows, t = [], self._head["updates"]
+        for member in self._members():
+            level, square = (member.state["moments"] / (1 - MEMORY ** max(t, 1))).tolist()
+            noise = max(0.0, square - level**2) / max(1.0, 1 + level) ** 2
+            rows.append((member.weight.numel(), noise, t))
+        return rows
 
     # -- draws -----------------------------------------------------------------------------------------
 
@@ -198,7 +216,7 @@ class Shell(torch.optim.Optimizer):
             return
         for member in self._members():
             if member.weight.grad is not None:
-                g = member.weight.grad.to(member.state["mean"].dtype)
+                g = member.weight.grad.to(member.state["mean"].dtype).contiguous()
                 self._collect(member, g, self.noise(member, draw))
                 member.weight.grad = None
         self._count("absorbed", 1)

@@ -100,14 +100,14 @@ class Gaussian(Known):
     def random(cls, dim: int = 3, *, seed: int = 0) -> Self:
         """One draw from the paper's generator."""
         check_count("dim", dim)
-        rng = generator(seed)
+        rng = generator(seed, purpose="target")
         return cls(torch.randn(dim, generator=rng, dtype=torch.float64), random_covariance(dim, rng))
 
     @classmethod
     def ill_conditioned(cls, dim: int, condition: float, *, seed: int = 0) -> Self:
         """A zero-mean Gaussian, randomly rotated, with log-spaced variances of ratio `condition`."""
         check_count("dim", dim, 2)
-        rng = generator(seed)
+        rng = generator(seed, purpose="target")
         rotation, _ = torch.linalg.qr(torch.randn(dim, dim, generator=rng, dtype=torch.float64))
         variances = torch.logspace(0, -1, dim, base=float(condition), dtype=torch.float64)
         covariance = (rotation * variances) @ rotation.T
@@ -142,7 +142,7 @@ class GaussianMixture(Known):
         """One draw from the paper's generator; `spread` > 1 (say 3) separates the modes."""
         check_count("dim", dim)
         check_count("components", components)
-        rng = generator(seed)
+        rng = generator(seed, purpose="target")
         means = spread * torch.randn(components, dim, generator=rng, dtype=torch.float64)
         covariances = torch.stack([random_covariance(dim, rng) for _ in range(components)])
         logits = 1 + 0.3 * torch.randn(components, generator=rng, dtype=torch.float64)

@@ -6,7 +6,6 @@ processes that need the same entry take turns by a file lock, and the second fin
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -97,6 +96,8 @@ def _write(path: Path, text: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    import fcntl  # not on Windows, where httpstan is not either
+
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

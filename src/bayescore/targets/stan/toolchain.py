@@ -75,7 +75,7 @@ def find_toolchain() -> Toolchain:
     if compiler is None:
         sought = f"CXX={chosen!r} names none" if chosen else f"none of {', '.join(COMPILERS)} is on the PATH"
         raise RuntimeError(
-            f"a Stan program needs a C++ compiler, and {sought}; install one (Debian, Ubuntu: apt install g++; "
+            f"a Stan program needs a C++ compiler, and {sought}; install one (Debian: apt install g++; "
             "Fedora: dnf install gcc-c++; conda: conda install gxx; macOS: xcode-select --install)"
         )
     said = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)

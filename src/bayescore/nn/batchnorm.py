@@ -1,0 +1,33 @@
+"""BatchNorm statistics of one set of weights: reset, then averaged over batches in train mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+__all__ = ["recalibrated"]
+
+
+@torch.no_grad()
+def recalibrated(model: nn.Module, batches: Iterable[Any], device: torch.device) -> None:
+    """Estimate the running statistics of every BatchNorm layer from `batches`; other layers stay in eval mode."""
+    layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not layers:
+        return
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # a plain average over the batches
+        layer.train()
+    try:
+        for batch in batches:
+            inputs = batch[0] if isinstance(batch, tuple | list) else batch
+            model(inputs.to(device))
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+            layer.eval()

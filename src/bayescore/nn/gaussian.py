@@ -1,0 +1,63 @@
+"""A Gaussian over the weights with a diagonal covariance: what the variational optimizers learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayescore.nn.likelihoods import Likelihood
+from bayescore.nn.posterior import Posterior, Weights
+from bayescore.rng import generator
+
+__all__ = ["GaussianPosterior"]
+
+
+class GaussianPosterior(Posterior):
+    """N(mean, diag(sd^2)).
+
+    Arguments:
+        mean, sd: by parameter name.
+    """
+
+    kind = "gaussian"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Weights,
+        sd: Weights,
+        *,
+        likelihood: str | Likelihood | Callable[[Any, Any], Tensor] = "categorical",
+    ) -> None:
+        super().__init__(model, mean, likelihood)
+        if list(mean) != list(sd) or any(mean[k].shape != sd[k].shape for k in mean):
+            raise ValueError("mean and sd must have the same names and shapes")
+        self.mean, self.sd = mean, sd
+
+    def draw(self, seed: int, index: int) -> Weights:
+        # one stream per draw: draw i does not depend on how many others are made
+        device = next(iter(self.mean.values())).device
+        rng = generator((seed * 1_000_003 + index) % 2**63, device)
+        weights = {}
+        for name, mean in self.mean.items():
+            eps = torch.empty_like(mean).normal_(generator=rng)
+            weights[name] = torch.addcmul(mean, self.sd[name], eps)
+        return weights
+
+    def centre(self) -> Weights:
+        return self.mean
+
+    def tensors(self) -> Weights:
+        return {
+            **{f"mean.{k}": v for k, v in self.mean.items()},
+            **{f"sd.{k}": v for k, v in self.sd.items()},
+        }
+
+    @classmethod
+    def rebuild(cls, model: nn.Module, tensors: Weights, likelihood: Likelihood) -> GaussianPosterior:
+        mean = {k.removeprefix("mean."): v for k, v in tensors.items() if k.startswith("mean.")}
+        sd = {k.removeprefix("sd."): v for k, v in tensors.items() if k.startswith("sd.")}
+        return cls(model, mean, {k: sd[k] for k in mean}, likelihood=likelihood)

@@ -1,0 +1,141 @@
+"""What a posterior predicts: probabilities with their two kinds of uncertainty, or values with intervals.
+
+Classes, from S draws with probabilities p_s, H the entropy:
+    probs = mean_s p_s,   entropy = H(probs),   mutual_information = H(probs) - mean_s H(p_s)          (1)
+Values, from S outputs o_s of a likelihood with mean mu, variance v and distribution function C:
+    mean = mean_s mu(o_s),   std^2 = mean_s v(o_s) + Var_s mu(o_s),   quantile: mean_s C(o_s, y) = q   (2)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayescore.nn.likelihoods import Likelihood
+
+__all__ = ["ClassPrediction", "Prediction", "ValuePrediction", "entropy"]
+
+
+def entropy(probs: Tensor, binary: bool = False) -> Tensor:
+    """Entropy in nats over dimension 1, or elementwise for binary outcomes."""
+    if binary:
+        return -(torch.xlogy(probs, probs) + torch.xlogy(1 - probs, 1 - probs))
+    return -torch.xlogy(probs, probs).sum(1)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A prediction from `samples` draws of the weights."""
+
+    samples: int
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"a {type(self).__name__} has no {name}; classes have probs, entropy and mutual_information, "
+            "values have mean, std, quantile and interval"
+        )
+
+
+@dataclass(frozen=True)
+class ClassPrediction(Prediction):
+    """Class probabilities; for binary outcomes, the probability of 1 of every output.
+
+    probs: (n, K, ...).  expected_entropy: mean entropy of the single draws.
+    """
+
+    probs: Tensor
+    expected_entropy: Tensor
+    binary: bool = False
+
+    @property
+    def entropy(self) -> Tensor:
+        """Total uncertainty, in nats."""
+        return entropy(self.probs, self.binary)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """The part of it that comes from not knowing the weights."""
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    @property
+    def mean(self) -> Tensor:
+        """The same as `probs`."""
+        return self.probs
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the outcome's indicator."""
+        return (self.probs * (1 - self.probs)).sqrt()
+
+    @property
+    def classes(self) -> Tensor:
+        """The most probable class."""
+        return (self.probs > 0.5).long() if self.binary else self.probs.argmax(1)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log of the averaged probability of the labels y, summed over the event, (n,)."""
+        p = self.probs.clamp(torch.finfo(self.probs.dtype).tiny, 1)
+        if self.binary:
+            chosen = torch.where(y.bool(), p, (1 - self.probs).clamp_min(torch.finfo(p.dtype).tiny))
+        else:
+            chosen = p.gather(1, y.unsqueeze(1)).squeeze(1)
+        return chosen.log().flatten(1).sum(1) if chosen.dim() > 1 else chosen.log()
+
+
+@dataclass(frozen=True)
+class ValuePrediction(Prediction):
+    """Values: an equal mixture over the draws.
+
+    outputs: (S, n, ...), the network's outputs under every draw.
+    """
+
+    outputs: Tensor
+    likelihood: Likelihood
+
+    @property
+    def mean(self) -> Tensor:
+        return self.likelihood.mean(self.outputs).mean(0)
+
+    @property
+    def std(self) -> Tensor:
+        """Total standard deviation (2): noise and weights."""
+        between = self.likelihood.mean(self.outputs).var(0, correction=0)
+        return (self.likelihood.variance(self.outputs).mean(0) + between).sqrt()
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """The part that comes from not knowing the weights."""
+        return self.likelihood.mean(self.outputs).std(0, correction=0)
+
+    def quantile(self, q: float) -> Tensor:
+        """The q-quantile of every output, by bisection of the mixture's distribution function."""
+        if not 0 < q < 1:
+            raise ValueError(f"q must lie in (0, 1); got {q}")
+        centre, spread = self.mean, self.std
+        reach = spread * (2 / math.sqrt(q * (1 - q))) + 1e-6  # Cantelli's bound, with room
+        low, high = centre - reach, centre + reach
+        if self.likelihood.discrete:
+            low, high = low.floor().clamp_min(0) - 1, high.ceil()
+        for _ in range(64):
+            middle = (low + high) / 2
+            if self.likelihood.discrete:
+                middle = middle.floor()
+            above = self.likelihood.cdf(self.outputs, middle).mean(0) >= q
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return high
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds a share `level`."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie in (0, 1); got {level}")
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log of the averaged density of y, (n,)."""
+        rows = torch.stack([self.likelihood.log_prob(o, y) for o in self.outputs])
+        return rows.logsumexp(0) - math.log(len(rows))

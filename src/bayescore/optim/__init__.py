@@ -1,0 +1,10 @@
+"""Network optimizers: any PyTorch module becomes Bayesian by swapping its optimizer."""
+
+from __future__ import annotations
+
+from bayescore.optim.advi import ADVI
+from bayescore.optim.bam import BaM
+from bayescore.optim.proximal import ProximalScore
+from bayescore.optim.sgld import SGLD
+
+__all__ = ["ADVI", "SGLD", "BaM", "ProximalScore"]

@@ -1,0 +1,127 @@
+"""SGLD for networks: gradient steps with Langevin noise; the thinned path is the posterior.
+
+In per-datum units, c = tau/N, delta = c/s0^2, g the gradient of the mean loss at the present weights:
+    theta <- theta - eta A (g + delta (theta - m0)) + sqrt(2 eta c A) xi                               (1)
+    A = 1, or A = 1/(1e-5 + sqrt V) with V <- 0.99 V + 0.01 g^2 (Li et al. 2016, without Gamma)        (2)
+The weights are their own draw: `sample()` is the same gesture and adds no noise of its own. After `burn_in` steps every
+`thin`-th state is kept; when `keep` of them are there, every second is dropped and `thin` doubles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayescore.checks import check_count
+from bayescore.nn.posterior import Posterior
+from bayescore.optim.base import Member, Shell
+from bayescore.optim.noise import standard_normal
+
+__all__ = ["SGLD", "sgld_step"]
+
+
+def sgld_step(
+    theta: Tensor, g: Tensor, prior_mean: Tensor, A: Tensor | float, xi: Tensor, lr: float, c: float, delta: float
+) -> Tensor:
+    """(1)"""
+    noise = (2 * lr * c * A) ** 0.5 * xi
+    return theta - lr * A * (g + delta * (theta - prior_mean)) + noise
+
+
+class SGLD(Shell):
+    """Stochastic gradient Langevin dynamics.
+
+    Arguments:
+        lr: step size in mean-loss units, as of SGD.
+        preconditioned: scale every weight by its running gradient size, (2).
+        burn_in, thin, keep: steps before the first kept state, steps between kept states, and how many to keep.
+        the rest: as in ProximalScore; there is no initial sd.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        num_data: int,
+        *,
+        lr: float = 1e-2,
+        preconditioned: bool = False,
+        burn_in: int = 1000,
+        thin: int = 10,
+        keep: int = 30,
+        prior_mean: Any = 0.0,
+        prior_sd: float = 1.0,
+        temperature: float = 1.0,
+        samples: int = 1,
+        accumulate: int = 1,
+        seed: int = 0,
+        max_skips: int = 50,
+    ) -> None:
+        options = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
+        options.update(init_sd=None, batch_size=None, kept=0)
+        super().__init__(params, options.pop("num_data"), options)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        check_count("burn_in", group["burn_in"], 0)
+        check_count("thin", group["thin"])
+        check_count("keep", group["keep"], 2)
+
+    def _start(self, member: Member, mean: Tensor) -> None:
+        member.state["path"] = mean.new_zeros(0, *mean.shape)
+        if member.group["preconditioned"]:
+            member.state["square"] = torch.zeros_like(mean)
+
+    def _perturb(self, member: Member) -> None:
+        """The state of the chain is already in the module."""
+
+    def _collect(self, member: Member, g: Tensor, eps: Tensor) -> None:  # noqa: ARG002
+        kept = member.state.get("sum_g")
+        member.state["sum_g"] = g.clone() if kept is None else kept.add_(g)
+        member.state["sum_e"] = member.state["sum_g"]
+
+    def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
+        state, group = member.state, member.group
+        G = state["sum_g"] / draws if g is None else g
+        A: Tensor | float = 1.0
+        if group["preconditioned"]:
+            state["square"].mul_(0.99).addcmul_(G, G, value=0.01)
+            A = 1 / (1e-5 + state["square"].sqrt())  # (2)
+        c = group["temperature"] / group["num_data"]
+        xi = standard_normal(state["mean"], group["seed"], group["step"], 0, member.index)
+        prior, delta = self.prior_mean(member), c * group["prior_sd"] ** -2.0
+        state["mean"].copy_(sgld_step(state["mean"], G, prior, A, xi, group["lr"], c, delta))
+
+    def _finish(self, draws: int) -> None:
+        before = self._head["updates"]
+        super()._finish(draws)
+        group = self._head
+        age = group["updates"] - group["burn_in"]
+        if group["updates"] == before or age <= 0 or age % group["thin"]:
+            return
+        for member in self._members():
+            state = member.state
+            state["path"] = torch.cat([state["path"], state["mean"].unsqueeze(0)])
+            if len(state["path"]) == group["keep"]:
+                state["path"] = state["path"][1::2].clone()
+        kept = group["kept"] + 1
+        full = kept == group["keep"]
+        for each in self.param_groups:
+            each["kept"] = kept // 2 if full else kept
+            each["thin"] *= 2 if full else 1
+
+    def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
+        from bayescore.nn.draws import DrawsPosterior
+
+        if not self._head["kept"]:
+            head = self._head
+            raise RuntimeError(
+                f"SGLD has kept no state yet: {head['updates']} updates were made and the first {head['burn_in']} "
+                "are burn-in; train longer or lower burn_in"
+            )
+        return DrawsPosterior(
+            model, {name: m.state["path"].clone() for name, m in members.items()}, likelihood=likelihood
+        )
+
+    def _precision_status(self) -> str:
+        return f"{self._head['kept']} states kept, one every {self._head['thin']} updates"
