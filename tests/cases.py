@@ -92,6 +92,14 @@ def grad_x(q: Family, x: Tensor) -> Tensor:
     return torch.autograd.grad(q.log_prob(x).sum(), x)[0]
 
 
+def kl(mean: Tensor, cov: Tensor, other_mean: Tensor, other_cov: Tensor) -> Tensor:
+    """KL(N(mean, cov) | N(other_mean, other_cov)), straight from its formula."""
+    ratio, shift = torch.linalg.solve(other_cov, cov), (other_mean - mean).unsqueeze(-1)
+    square = (shift.mT @ torch.linalg.solve(other_cov, shift)).squeeze((-2, -1))
+    trace = ratio.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return 0.5 * (trace + square - mean.shape[-1] + torch.logdet(other_cov) - torch.logdet(cov))
+
+
 def z_score(values: Tensor, expected: Tensor | float = 0.0) -> Tensor:
     """How many standard errors the mean over the first dimension is from what is expected."""
     error = values.std(0) / math.sqrt(len(values))
@@ -214,7 +222,9 @@ def same_run(a: bs.Fit, b: bs.Fit) -> None:
     mine, theirs = a.state.tensors(), b.state.tensors()
     assert mine.keys() == theirs.keys()
     for key, value in mine.items():
-        assert torch.equal(value, theirs[key]), f"{key} differs by {float((value - theirs[key]).abs().max()):.3g}"
+        assert torch.equal(value, theirs[key]), (
+            f"{key} differs by {float((value - theirs[key]).abs().max()):.3g}"
+        )
     assert a.state.step == b.state.step
     assert a.counts == b.counts
     assert (a.outcome, a.status) == (b.outcome, b.status)

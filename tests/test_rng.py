@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import F64, run_python, z_score
 
 import bayescore as bs
 from bayescore.rng import Streams, generator
+from cases import F64, run_python, z_score
 
 
 def test_a_row_depends_on_its_own_seed_alone() -> None:
@@ -72,7 +72,9 @@ def test_the_noise_of_a_fit_is_not_that_of_its_target_or_start(seed: int) -> Non
     noise = []
     target = bs.targets.Gaussian.random(3, seed=seed)
     watched = bs.targets.ScoreFunction(lambda x: noise.append(x.clone()) or -x, 3)
-    bs.fit(watched, bs.families.FullGaussian.init(3), bs.methods.GSM(batch=1), steps=1, seed=seed, check=False)
+    bs.fit(
+        watched, bs.families.FullGaussian.init(3), bs.methods.GSM(batch=1), steps=1, seed=seed, check=False
+    )
     first = noise[0][0]  # the first draw from N(0, I) is the noise itself
     assert not torch.equal(first, target.mean)
     assert not torch.equal(first, bs.families.FullGaussian.init(3, seed=seed).mean)

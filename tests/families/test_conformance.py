@@ -6,12 +6,12 @@ import json
 
 import pytest
 import torch
-from cases import BATCHABLE, EVERY, F64, GAUSSIANS, batch, family, grad_x, normal, z_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayescore.families import FAMILIES
 from bayescore.rng import Streams
+from cases import BATCHABLE, EVERY, F64, GAUSSIANS, batch, family, grad_x, normal, z_score
 
 every = pytest.mark.parametrize("kind", EVERY)
 batchable = pytest.mark.parametrize("kind", BATCHABLE)
@@ -230,7 +230,9 @@ def test_a_single_density_cannot_be_indexed(kind: str) -> None:
 def test_replace_leaves_the_old_family_alone(kind: str) -> None:
     q, x = family(kind), normal(4, 3)
     before = q.log_prob(x)
-    moved = q.replace({k: v + 0.1 * torch.eye(3, dtype=F64)[: v.shape[0], :1].mean() for k, v in q.parameters().items()})
+    moved = q.replace(
+        {k: v + 0.1 * torch.eye(3, dtype=F64)[: v.shape[0], :1].mean() for k, v in q.parameters().items()}
+    )
     assert not torch.allclose(moved.log_prob(x), before)
     assert torch.equal(q.log_prob(x), before)
     assert moved.config() == q.config()

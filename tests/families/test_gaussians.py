@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from cases import F64, batch, covariance, family, gaussian, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayescore.families import DiagonalGaussian, FullGaussian, GaussianMixture, LowRankGaussian
+from cases import F64, batch, covariance, family, gaussian, normal
 
 dims, seeds = st.integers(1, 8), st.integers(0, 10_000)
 
@@ -59,7 +59,9 @@ def test_forms_convert_without_loss_at_condition_number_1e8(dim: int, seed: int)
 def test_a_form_is_kept_if_it_is_the_one_asked_for() -> None:
     q = gaussian(3)
     assert q.in_form("covariance") is q
-    assert all(family(k).in_form("precision").config() == family(k).config() for k in ("diagonal", "low-rank"))
+    assert all(
+        family(k).in_form("precision").config() == family(k).config() for k in ("diagonal", "low-rank")
+    )
 
 
 def test_an_unknown_form_is_refused() -> None:
@@ -87,7 +89,11 @@ def test_a_mixture_converts_every_component() -> None:
 def test_low_rank_gaussian_is_the_dense_gaussian(dim: int, rank: int, seed: int) -> None:
     q = family("low-rank", dim, seed, rank=rank)
     dense, x = FullGaussian.from_moments(q.mean, q.covariance), normal(5, dim, seed=seed)
-    for a, b in ((q.log_prob(x), dense.log_prob(x)), (q.score(x), dense.score(x)), (q.entropy(), dense.entropy())):
+    for a, b in (
+        (q.log_prob(x), dense.log_prob(x)),
+        (q.score(x), dense.score(x)),
+        (q.entropy(), dense.entropy()),
+    ):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -132,7 +138,9 @@ def test_log_prob_of_a_mixture_is_the_log_of_the_weighted_sum() -> None:
     q, x = family("mixture"), normal(7, 3)
     parts = torch.stack([q.components[k].log_prob(x).exp() for k in range(3)])
     torch.testing.assert_close(q.log_prob(x), (q.weights @ parts).log(), rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(q.responsibilities(x), q.weights[:, None] * parts / (q.weights @ parts), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        q.responsibilities(x), q.weights[:, None] * parts / (q.weights @ parts), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_the_score_of_a_mixture_stays_finite_where_every_component_underflows() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import EVERY, F64, family, normal
 
 import bayescore as bs
 from bayescore.families import DiagonalGaussian, FullGaussian, LowRankGaussian
 from bayescore.methods import ADVI, GSM, METHODS, BaM, Fisher, ProximalScore, Score
 from bayescore.targets import Banana, Gaussian, LogDensity, NoisyScore, ScoreFunction, Target
+from cases import EVERY, F64, family, normal
 
 TARGET, Q = Gaussian.random(3), FullGaussian.init(3)
 
@@ -95,7 +95,9 @@ def test_a_metric_cannot_take_the_name_of_a_column(name: str) -> None:
 
 @pytest.mark.parametrize(("word", "meant"), [("bamm", "bam"), ("proxima", "proximal"), ("ADVY", "advi")])
 def test_an_unknown_method_is_answered_with_the_nearest(word: str, meant: str) -> None:
-    with pytest.raises(ValueError, match=rf"no method called '{word}'; did you mean '{meant}'\? choose from advi, bam"):
+    with pytest.raises(
+        ValueError, match=rf"no method called '{word}'; did you mean '{meant}'\? choose from advi, bam"
+    ):
         bs.methods.by_name(word)
     assert bs.methods.by_name(meant) is METHODS[meant]
 
@@ -104,7 +106,12 @@ def test_an_unknown_method_is_answered_with_the_nearest(word: str, meant: str) -
 
 
 def test_another_dimension_is_named() -> None:
-    refused(ValueError, "the target has 3 dimensions and the family 4; make them equal", TARGET, FullGaussian.init(4))
+    refused(
+        ValueError,
+        "the target has 3 dimensions and the family 4; make them equal",
+        TARGET,
+        FullGaussian.init(4),
+    )
 
 
 def test_another_dtype_is_named_with_the_remedy() -> None:
@@ -126,7 +133,9 @@ def test_another_device_is_named_with_the_remedy() -> None:
 def test_a_method_given_a_family_it_cannot_serve_refuses_at_once_and_names_both(method, kind: str) -> None:
     q = family(kind)
     asked = []
-    target = ScoreFunction(lambda x: asked.append(1) or -x, 3, log_density=lambda x: -0.5 * x.square().sum(-1))
+    target = ScoreFunction(
+        lambda x: asked.append(1) or -x, 3, log_density=lambda x: -0.5 * x.square().sum(-1)
+    )
     if type(q).__name__ in method.serves:
         method().check(q, target)
         return
@@ -148,11 +157,18 @@ def test_methods_that_need_the_hessian_refuse_scores_alone_and_noise(method) -> 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
 def test_a_density_that_is_nowhere_finite_is_refused_with_the_remedy(value: float) -> None:
     nowhere = LogDensity(lambda x: x.sum(-1) * 0 + value, 3)
-    refused(ValueError, r"not finite at any of 20 draws from the start q0; move q0 .*\(mean=, scale=\)", nowhere, Q)
+    refused(
+        ValueError,
+        r"not finite at any of 20 draws from the start q0; move q0 .*\(mean=, scale=\)",
+        nowhere,
+        Q,
+    )
 
 
 def test_scores_that_are_nowhere_finite_are_refused() -> None:
-    refused(ValueError, "score is not finite at any of 20 draws", ScoreFunction(lambda x: x * float("nan"), 3), Q)
+    refused(
+        ValueError, "score is not finite at any of 20 draws", ScoreFunction(lambda x: x * float("nan"), 3), Q
+    )
 
 
 def test_a_density_that_is_finite_somewhere_is_accepted() -> None:
@@ -185,7 +201,13 @@ def test_a_density_that_hides_a_part_from_autograd_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [TARGET, Banana(3), bs.targets.Funnel(3), bs.targets.SinhArcsinh(3), bs.targets.GaussianMixture.separated(3)],
+    [
+        TARGET,
+        Banana(3),
+        bs.targets.Funnel(3),
+        bs.targets.SinhArcsinh(3),
+        bs.targets.GaussianMixture.separated(3),
+    ],
     ids=lambda t: type(t).__name__,
 )
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 10.0])
@@ -207,12 +229,16 @@ def test_single_precision_scores_are_not_suspected() -> None:
 
 
 def test_scores_alone_of_the_wrong_sign_are_refused() -> None:
-    refused(ValueError, "score points outwards .* its sign is probably flipped", ScoreFunction(lambda x: x, 3), Q)
+    refused(
+        ValueError, "score points outwards .* its sign is probably flipped", ScoreFunction(lambda x: x, 3), Q
+    )
     bs.fit(ScoreFunction(lambda x: -x, 3), Q, GSM(), steps=1)
 
 
 def test_a_score_of_the_wrong_shape_is_refused() -> None:
-    refused(ValueError, r"the score must map points .* it returned", ScoreFunction(lambda x: -x.sum(-1), 3), Q)
+    refused(
+        ValueError, r"the score must map points .* it returned", ScoreFunction(lambda x: -x.sum(-1), 3), Q
+    )
 
     class Odd(Target):
         dim = 3
@@ -223,10 +249,14 @@ def test_a_score_of_the_wrong_shape_is_refused() -> None:
         def score(self, x, streams=None):
             return -x[..., :1]
 
-    refused(ValueError, r"the score must have the shape of its points \(1, 20, 3\); got \(1, 20, 1\)", Odd(), Q)
+    refused(
+        ValueError, r"the score must have the shape of its points \(1, 20, 3\); got \(1, 20, 1\)", Odd(), Q
+    )
 
 
-@pytest.mark.parametrize("target", [NoisyScore(Banana(3), 0.1), NoisyScore(LogDensity(lambda x: -x.square().sum(-1), 3), 0.1)])
+@pytest.mark.parametrize(
+    "target", [NoisyScore(Banana(3), 0.1), NoisyScore(LogDensity(lambda x: -x.square().sum(-1), 3), 0.1)]
+)
 def test_noise_can_be_put_on_any_target(target: Target) -> None:
     assert bs.fit(target, Q, GSM(), steps=2).state.step == 2
 
@@ -264,7 +294,9 @@ def test_a_full_gaussian_of_five_thousand_dimensions_is_refused_or_warned_about(
 
 
 def test_families_too_large_for_the_memory_are_refused_before_they_are_made() -> None:
-    with pytest.raises(MemoryError, match=r"a full Gaussian in 1000000 dimensions needs about .* GB.*low-rank family"):
+    with pytest.raises(
+        MemoryError, match=r"a full Gaussian in 1000000 dimensions needs about .* GB.*low-rank family"
+    ):
         FullGaussian.init(10**6)
     with pytest.raises(MemoryError, match=r"a mixture of full Gaussians.*use diagonal=True"):
         bs.families.GaussianMixture.init(10**6, 2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import BATCHABLE, F64, RUNS, family, same_run
 
 import bayescore as bs
 from bayescore.result import Outcome
 from bayescore.targets import Banana, Gaussian, GaussianMixture, LogDensity, NoisyScore, ScoreFunction
+from cases import BATCHABLE, F64, RUNS, family, same_run
 
 OPTIONS = {"steps": 10, "record_every": 5}
 TARGETS = [Gaussian.random(3, seed=s) for s in range(4)]
@@ -70,7 +70,9 @@ def test_recorded_metrics_do_not_depend_on_the_batch(kind: str) -> None:
     q = family(kind)
     stacked = Gaussian.stack(TARGETS)
     metrics = {"kl": bs.metrics.ForwardKL(stacked, draws=200), "elbo": bs.metrics.ELBO(16)}
-    together = bs.fit_many(TARGETS, q, bs.methods.ProximalScore(inner_steps=1), seeds=[0, 1, 2, 3], metrics=metrics, **OPTIONS)
+    together = bs.fit_many(
+        TARGETS, q, bs.methods.ProximalScore(inner_steps=1), seeds=[0, 1, 2, 3], metrics=metrics, **OPTIONS
+    )
     metrics = {"kl": bs.metrics.ForwardKL(TARGETS[2], draws=200), "elbo": bs.metrics.ELBO(16)}
     alone = bs.fit(TARGETS[2], q, bs.methods.ProximalScore(inner_steps=1), seed=2, metrics=metrics, **OPTIONS)
     same_run(together[2], alone)
@@ -137,7 +139,12 @@ def test_a_member_that_ends_early_leaves_the_others_alone() -> None:
     method = bs.methods.BaM()
     whole = bs.fit_many(TARGETS, family("full"), method, seeds=[0, 1, 2, 3], **OPTIONS)
     early = bs.fit_many(
-        TARGETS, family("full"), method, seeds=[0, 1, 2, 3], callbacks=[lambda fit: fit.seed == 1 and fit.state.step >= 5], **OPTIONS
+        TARGETS,
+        family("full"),
+        method,
+        seeds=[0, 1, 2, 3],
+        callbacks=[lambda fit: fit.seed == 1 and fit.state.step >= 5],
+        **OPTIONS,
     )
     assert early[1].outcome is Outcome.STOPPED
     assert early[1].state.step == 5
@@ -164,7 +171,16 @@ def failing(size: int, member: int | None, when, value: float = float("nan"), di
     return ScoreFunction(score, dim)
 
 
-BAD = ["proximal full", "proximal exact", "proximal clip", "advi full", "gsm", "bam full", "bam diagonal", "bam low-rank"]
+BAD = [
+    "proximal full",
+    "proximal exact",
+    "proximal clip",
+    "advi full",
+    "gsm",
+    "bam full",
+    "bam diagonal",
+    "bam low-rank",
+]
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -173,7 +189,9 @@ def test_a_score_that_is_not_finite_skips_the_step_of_its_fit_alone(name: str, v
     method, kind = RUNS[name]
     options = {**OPTIONS, "check": False}
     clean = bs.fit_many(failing(3, None, None), family(kind), method, seeds=[0, 1, 2], **options)
-    mixed = bs.fit_many(failing(3, 1, lambda k: k in (4, 5), value), family(kind), method, seeds=[0, 1, 2], **options)
+    mixed = bs.fit_many(
+        failing(3, 1, lambda k: k in (4, 5), value), family(kind), method, seeds=[0, 1, 2], **options
+    )
     assert [fit.counts.skipped_steps for fit in mixed] == [0, 2, 0]
     assert mixed[1].family.flat().isfinite().all()
     assert not torch.equal(mixed[1].family.flat(), clean[1].family.flat())
@@ -205,7 +223,9 @@ def test_a_fit_stops_after_fifty_skipped_steps_in_a_row_and_says_when_it_began()
 
 
 def test_one_finite_score_starts_the_count_again() -> None:
-    fit = bs.fit(failing(1, 0, lambda k: k % 40 != 0), family("full"), bs.methods.GSM(), steps=200, check=False)
+    fit = bs.fit(
+        failing(1, 0, lambda k: k % 40 != 0), family("full"), bs.methods.GSM(), steps=200, check=False
+    )
     assert fit.outcome is not Outcome.DIVERGED
     assert fit.counts.skipped_steps == 195
 
@@ -213,9 +233,23 @@ def test_one_finite_score_starts_the_count_again() -> None:
 def test_the_count_of_skipped_steps_survives_a_resume(tmp_path) -> None:
     """Stopped in the middle of the fifty, a run ends where the uninterrupted one does."""
     options = {"record_every": 10, "check": False}
-    whole = bs.fit(failing(1, 0, lambda k: k > 20), family("full"), bs.methods.GSM(), steps=200, record_every=10, check=False)
+    whole = bs.fit(
+        failing(1, 0, lambda k: k > 20),
+        family("full"),
+        bs.methods.GSM(),
+        steps=200,
+        record_every=10,
+        check=False,
+    )
     target = failing(1, 0, lambda k: k > 20)
-    part = bs.fit(target, family("full"), bs.methods.GSM(), steps=200, callbacks=[lambda fit: fit.state.step >= 50], **options)
+    part = bs.fit(
+        target,
+        family("full"),
+        bs.methods.GSM(),
+        steps=200,
+        callbacks=[lambda fit: fit.state.step >= 50],
+        **options,
+    )
     part.save(tmp_path / "fit")
     rest = bs.resume(bs.Fit.load(tmp_path / "fit", target), record_every=10)
     assert rest.status == whole.status
@@ -224,7 +258,14 @@ def test_the_count_of_skipped_steps_survives_a_resume(tmp_path) -> None:
 
 def test_a_record_of_skipped_steps_alone_has_no_loss() -> None:
     """A loss of zero would look like a perfect fit."""
-    fit = bs.fit(failing(1, 0, lambda k: 5 < k <= 10), family("full"), bs.methods.GSM(), steps=15, record_every=5, check=False)
+    fit = bs.fit(
+        failing(1, 0, lambda k: 5 < k <= 10),
+        family("full"),
+        bs.methods.GSM(),
+        steps=15,
+        record_every=5,
+        check=False,
+    )
     loss = fit.history["loss"]
     assert loss[1] > 0
     assert loss[2].isnan()
@@ -232,19 +273,46 @@ def test_a_record_of_skipped_steps_alone_has_no_loss() -> None:
 
 
 def test_skipped_steps_do_not_enter_the_recorded_loss() -> None:
-    kept = bs.fit(failing(1, 0, lambda k: k == 2), family("full"), bs.methods.GSM(), steps=1, record_every=1, check=False)
-    both = bs.fit(failing(1, 0, lambda k: k == 2), family("full"), bs.methods.GSM(), steps=2, record_every=2, check=False)
+    kept = bs.fit(
+        failing(1, 0, lambda k: k == 2),
+        family("full"),
+        bs.methods.GSM(),
+        steps=1,
+        record_every=1,
+        check=False,
+    )
+    both = bs.fit(
+        failing(1, 0, lambda k: k == 2),
+        family("full"),
+        bs.methods.GSM(),
+        steps=2,
+        record_every=2,
+        check=False,
+    )
     assert both.history["loss"][-1] == kept.history["loss"][-1]
 
 
-@pytest.mark.parametrize("name", ["bam full", "bam low-rank", "bam diagonal", "gsm", "proximal full", "proximal low-rank", "advi low-rank"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bam full",
+        "bam low-rank",
+        "bam diagonal",
+        "gsm",
+        "proximal full",
+        "proximal low-rank",
+        "advi low-rank",
+    ],
+)
 @pytest.mark.parametrize("size", [1e120, 1e200])
 def test_one_member_that_blows_up_does_not_disturb_the_others(name: str, size: float) -> None:
     """Finite but enormous scores overflow inside a step; the fit may diverge, its neighbours may not notice."""
     method, kind = RUNS[name]
     options = {**OPTIONS, "check": False}
     clean = bs.fit_many(failing(3, None, None), family(kind), method, seeds=[0, 1, 2], **options)
-    mixed = bs.fit_many(failing(3, 1, lambda k: k >= 2, size), family(kind), method, seeds=[0, 1, 2], **options)
+    mixed = bs.fit_many(
+        failing(3, 1, lambda k: k >= 2, size), family(kind), method, seeds=[0, 1, 2], **options
+    )
     for i in (0, 2):
         same_run(mixed[i], clean[i])
 
@@ -253,7 +321,9 @@ def test_one_member_that_blows_up_does_not_disturb_the_others(name: str, size: f
 @pytest.mark.parametrize("metric", ["elbo", "forward"])
 def test_a_fit_that_diverges_ends_with_a_status_and_not_an_error(kind: str, metric: str) -> None:
     wild = bs.methods.ProximalScore(optimizer="sgd", learning_rate=1e3, decay="constant")
-    metrics = {"elbo": bs.metrics.ELBO()} if metric == "elbo" else {"kl": bs.metrics.ForwardKL(TARGETS[0], 100)}
+    metrics = (
+        {"elbo": bs.metrics.ELBO()} if metric == "elbo" else {"kl": bs.metrics.ForwardKL(TARGETS[0], 100)}
+    )
     fit = bs.fit(TARGETS[0], family(kind), wild, steps=100, metrics=metrics)
     assert fit.outcome is Outcome.DIVERGED
     assert "diverged at step" in fit.status

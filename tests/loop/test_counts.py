@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import RUNS, family, scores_only
 
 import bayescore as bs
-from bayescore.targets import Gaussian, NoisyScore, Target
+from bayescore.targets import Gaussian, MiniBatchPosterior, NoisyScore, Target
+from cases import RUNS, family, scores_only
 
 STEPS = 6
 
@@ -107,10 +107,12 @@ def test_the_diagnosis_takes_no_scores() -> None:
 
 
 def test_a_minibatch_score_is_one_call() -> None:
-    from bayescore.targets import MiniBatchPosterior
-
     target = MiniBatchPosterior(
-        lambda t, y: -(y - t[:, :1]).square(), torch.zeros(10, dtype=torch.float64), lambda t: -t.square().sum(-1), 3, batch_size=2
+        lambda t, y: -(y - t[:, :1]).square(),
+        torch.zeros(10, dtype=torch.float64),
+        lambda t: -t.square().sum(-1),
+        3,
+        batch_size=2,
     )
     fit = bs.fit(target, family("full"), bs.methods.GSM(batch=4), steps=STEPS)
     assert fit.score_calls == 4 * STEPS

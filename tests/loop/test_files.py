@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import RUNS, family, same_run
+import zuko
 from safetensors.torch import save_file
 
 import bayescore as bs
 from bayescore.result import Outcome
 from bayescore.targets import Gaussian
+from cases import RUNS, family, same_run
 
 TARGET = Gaussian.random(3, seed=8)
 SOURCE = Path(bs.__file__).parent
@@ -24,7 +25,9 @@ SOURCE = Path(bs.__file__).parent
 
 @pytest.fixture(scope="module")
 def fit() -> bs.Fit:
-    return bs.fit(TARGET, family("full"), bs.methods.ProximalScore(inner_steps=2), steps=12, seed=3, record_every=3)
+    return bs.fit(
+        TARGET, family("full"), bs.methods.ProximalScore(inner_steps=2), steps=12, seed=3, record_every=3
+    )
 
 
 @pytest.fixture
@@ -100,7 +103,9 @@ def test_a_failure_while_writing_leaves_the_old_file_and_nothing_else(
     assert [p.name for p in path.parent.iterdir()] == ["my.fit"]
 
 
-def test_ctrl_c_while_writing_leaves_no_half_file(path: Path, fit: bs.Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_writing_leaves_no_half_file(
+    path: Path, fit: bs.Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = path.read_bytes()
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -119,14 +124,14 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, fit: bs.Fit) -> N
 def test_a_method_with_a_function_is_not_saved_and_the_argument_is_named(tmp_path: Path) -> None:
     method = bs.methods.ProximalScore(alpha=lambda t, T: 0.5)
     fit = bs.fit(TARGET, family("full"), method, steps=2)
-    with pytest.raises(TypeError, match="alpha=.*is a function and cannot be saved; use a named schedule or a number"):
+    with pytest.raises(
+        TypeError, match="alpha=.*is a function and cannot be saved; use a named schedule or a number"
+    ):
         fit.save(tmp_path / "fit")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_family_that_cannot_be_rebuilt_is_not_saved_in_silence(tmp_path: Path) -> None:
-    import zuko
-
     with torch.random.fork_rng(devices=[]):
         q = bs.families.ZukoFlow(zuko.flows.MAF(3, transforms=1, hidden_features=(4,))).to(torch.float64)
     fit = bs.fit(TARGET, q, bs.methods.ADVI(), steps=2)
@@ -158,7 +163,15 @@ def test_a_truncated_file_is_refused(path: Path, share: float) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x00" * 64, b"not a fit at all", b"{}", b"\x80\x04N.", b"\xff" * 1000, struct.pack("<Q", 2**62) + b"{}"],
+    [
+        b"",
+        b"\x00" * 64,
+        b"not a fit at all",
+        b"{}",
+        b"\x80\x04N.",
+        b"\xff" * 1000,
+        struct.pack("<Q", 2**62) + b"{}",
+    ],
     ids=["empty", "zeros", "text", "json", "pickle", "ones", "enormous header"],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
@@ -190,7 +203,20 @@ def with_header(path: Path, header: object, drop: str | None = None) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + tensors)
 
 
-KEYS = ["format", "family", "method", "step", "horizon", "outcome", "status", "history", "counts", "seconds", "seed", "pending"]
+KEYS = [
+    "format",
+    "family",
+    "method",
+    "step",
+    "horizon",
+    "outcome",
+    "status",
+    "history",
+    "counts",
+    "seconds",
+    "seed",
+    "pending",
+]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -208,13 +234,19 @@ def test_a_damaged_header_is_refused(path: Path, key: str) -> None:
         refused(path, TARGET)
 
 
-@pytest.mark.parametrize("header", ["[]", "3", "null", '"fit"', "{", "[" * 5000], ids=["list", "number", "null", "text", "broken", "deep"])
+@pytest.mark.parametrize(
+    "header",
+    ["[]", "3", "null", '"fit"', "{", "[" * 5000],
+    ids=["list", "number", "null", "text", "broken", "deep"],
+)
 def test_a_header_of_another_shape_is_refused(path: Path, header: str) -> None:
     with_header(path, header)
     refused(path)
 
 
-@pytest.mark.parametrize("tensor", ["state.family.mean", "state.family.raw", "state.first", "state.second", "streams"])
+@pytest.mark.parametrize(
+    "tensor", ["state.family.mean", "state.family.raw", "state.first", "state.second", "streams"]
+)
 def test_a_missing_tensor_is_refused(path: Path, tensor: str) -> None:
     header, _, outer = header_of(path)
     if tensor not in outer:
@@ -243,16 +275,27 @@ def test_a_target_of_another_dtype_is_refused(path: Path) -> None:
 
 
 def test_an_outcome_is_kept_by_its_name(tmp_path: Path) -> None:
-    fit = bs.fit(TARGET, family("full"), bs.methods.GSM(), steps=9, record_every=3, callbacks=[lambda _: True])
+    fit = bs.fit(
+        TARGET, family("full"), bs.methods.GSM(), steps=9, record_every=3, callbacks=[lambda _: True]
+    )
     assert fit.outcome is Outcome.STOPPED
     fit.save(tmp_path / "fit")
     assert bs.Fit.load(tmp_path / "fit").outcome is Outcome.STOPPED
 
 
 def test_nothing_in_the_library_is_ever_pickled() -> None:
-    words = re.compile(r"\b(import pickle|from pickle|pickle\.|torch\.(save|load)\(|joblib|cloudpickle|dill|allow_pickle=True)")
-    files = [p for p in SOURCE.rglob("*.py") if "experiments" not in p.parts]  # its workers talk through pipes
-    found = [f"{p.relative_to(SOURCE)}: {line}" for p in files for line in p.read_text().splitlines() if words.search(line)]
+    words = re.compile(
+        r"\b(import pickle|from pickle|pickle\.|torch\.(save|load)\(|joblib|cloudpickle|dill|allow_pickle=True)"
+    )
+    files = [
+        p for p in SOURCE.rglob("*.py") if "experiments" not in p.parts
+    ]  # its workers talk through pipes
+    found = [
+        f"{p.relative_to(SOURCE)}: {line}"
+        for p in files
+        for line in p.read_text().splitlines()
+        if words.search(line)
+    ]
     assert not found
 
 

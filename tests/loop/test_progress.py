@@ -9,10 +9,10 @@ import sys
 import threading
 
 import pytest
-from cases import family
 
 import bayescore as bs
 from bayescore.targets import Gaussian
+from cases import family
 
 
 def run(**options: object) -> bs.Fit:
@@ -58,7 +58,9 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, **options: object) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.decode())
 
 
-def test_a_terminal_shows_steps_loss_score_calls_and_the_time_that_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_steps_loss_score_calls_and_the_time_that_remains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown = at_a_terminal(monkeypatch)
     assert "/60" in shown
     assert re.search(r"loss -?[\d.]+", shown)

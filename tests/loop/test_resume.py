@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import F64, RUNS, family, normal, run_python, same_run
 
 import bayescore as bs
 from bayescore.result import Outcome
-from bayescore.targets import Banana, Gaussian, LogDensity, MiniBatchPosterior, NoisyScore, ScoreFunction, Target
+from bayescore.targets import (
+    Banana,
+    Gaussian,
+    LogDensity,
+    MiniBatchPosterior,
+    NoisyScore,
+    ScoreFunction,
+    Target,
+)
+from cases import F64, RUNS, family, normal, run_python, same_run
 
 STEPS, EVERY = 12, 3
 
@@ -22,11 +30,17 @@ def stop_at(step: int):
 def posterior() -> MiniBatchPosterior:
     x, y = normal(30, 3, seed=1), normal(30, seed=2)
     return MiniBatchPosterior(
-        lambda theta, x, y: -0.5 * (y - theta @ x.T).square(), (x, y), lambda t: -0.5 * t.square().sum(-1), 3, batch_size=4
+        lambda theta, x, y: -0.5 * (y - theta @ x.T).square(),
+        (x, y),
+        lambda t: -0.5 * t.square().sum(-1),
+        3,
+        batch_size=4,
     )
 
 
-def stopped_and_resumed(tmp_path: Path, target: Target, q, method, stops: tuple[int, ...], **options) -> bs.Fit:
+def stopped_and_resumed(
+    tmp_path: Path, target: Target, q, method, stops: tuple[int, ...], **options
+) -> bs.Fit:
     """Run to each stop, through a file every time, and then to the end."""
     options = {"record_every": EVERY, **options}
     first = {"steps": STEPS, "seed": 3}
@@ -65,7 +79,9 @@ def test_every_kind_of_target_continues_bitwise(name: str, target: Target, tmp_p
     same_run(stopped_and_resumed(tmp_path, target, q, method, (6,)), whole)
 
 
-@pytest.mark.parametrize("target", [NoisyScore(Banana(3), 0.2), NoisyScore(posterior(), 0.2)], ids=["banana", "minibatch"])
+@pytest.mark.parametrize(
+    "target", [NoisyScore(Banana(3), 0.2), NoisyScore(posterior(), 0.2)], ids=["banana", "minibatch"]
+)
 def test_noise_on_a_target_that_cannot_be_batched_continues_bitwise(target: Target, tmp_path: Path) -> None:
     method, q = bs.methods.GSM(), family("full")
     whole = bs.fit(target, q, method, steps=STEPS, seed=3, record_every=EVERY)
@@ -195,7 +211,15 @@ def test_ctrl_c_during_a_record_loses_nothing(where: str) -> None:
     cut = bs.fit(target, q, method, steps=STEPS, seed=3, **options)
     assert cut.outcome is Outcome.INTERRUPTED
     assert cut.state.step in (5, 6)
-    whole = bs.fit(target, q, method, steps=STEPS, seed=3, record_every=EVERY, metrics={"zero": lambda q, t: torch.zeros(1, dtype=F64)})
+    whole = bs.fit(
+        target,
+        q,
+        method,
+        steps=STEPS,
+        seed=3,
+        record_every=EVERY,
+        metrics={"zero": lambda q, t: torch.zeros(1, dtype=F64)},
+    )
     same_run(bs.resume(cut, **options), whole)
 
 

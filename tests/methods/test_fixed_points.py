@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import EVERY, GAUSSIANS, Exact, batch, family, one_step, walk, z_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayescore.methods import ADVI, GSM, METHODS, BaM, Fisher, Method, ProximalScore, Score
+from cases import EVERY, FLOWS, GAUSSIANS, Exact, batch, family, one_step, walk, z_score
 
 dims, seeds, batches = st.integers(2, 7), st.integers(0, 10_000), st.integers(2, 10)
 #: the names a user knows a family by, and the cases that stand for them
@@ -61,12 +61,15 @@ def test_bam_leaves_the_exact_posterior_fixed_under_every_schedule(rule: object)
     torch.testing.assert_close(after.flat(), q.flat(), rtol=1e-7, atol=1e-7)
 
 
-@given(kind=st.sampled_from(served(ProximalScore)), dim=st.integers(2, 5), seed=seeds, samples=st.integers(1, 4))
+@given(
+    kind=st.sampled_from(served(ProximalScore)), dim=st.integers(2, 5), seed=seeds, samples=st.integers(1, 4)
+)
 @settings(max_examples=50)
 def test_proximal_score_does_not_move_from_the_exact_posterior(
     kind: str, dim: int, seed: int, samples: int
 ) -> None:
-    stays(ProximalScore(samples=samples, inner_steps=5), kind, dim, seed, 1e-9)
+    # a weight of a network that hardly matters has a floor that is hardly above rounding
+    stays(ProximalScore(samples=samples, inner_steps=5), kind, dim, seed, 1e-6 if kind in FLOWS else 1e-9)
 
 
 @pytest.mark.parametrize("options", [{"optimizer": "sgd"}, {"clip": 2.0}, {"reset": True}, {"alpha": 1.0}])
@@ -79,7 +82,10 @@ def test_it_is_the_floor_that_keeps_adam_from_making_steps_out_of_rounding() -> 
     """Plain Adam divides a gradient by its own size, however small: it walks away from where it should stay."""
     q = family("diagonal", 3, 1)
     target = Exact(type(q).stack([q]))
-    moved = {kappa: (one_step(ProximalScore(floor=kappa), q, target).flat() - q.flat()).abs().max() for kappa in (0.0, 0.1)}
+    moved = {
+        kappa: (one_step(ProximalScore(floor=kappa), q, target).flat() - q.flat()).abs().max()
+        for kappa in (0.0, 0.1)
+    }
     assert moved[0.1] < 1e-12 < 1e-4 < moved[0.0]
 
 

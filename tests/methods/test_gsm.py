@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import F64, covariance, family, gaussian, normal, one_step, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +11,8 @@ from bayescore.families import FullGaussian
 from bayescore.methods import GSM
 from bayescore.methods.bam import bam_full
 from bayescore.methods.gsm import gsm_update
-from bayescore.metrics import gaussian_kl
 from bayescore.targets import Gaussian, ScoreFunction
+from cases import F64, covariance, family, gaussian, kl, normal, one_step, walk
 
 cases = given(dim=st.integers(1, 6), seed=st.integers(0, 10_000), size=st.floats(0.01, 100))
 
@@ -45,7 +44,7 @@ def test_no_other_gaussian_with_that_score_is_nearer(dim: int, seed: int, size: 
 
     def divergence(L: torch.Tensor) -> torch.Tensor:
         W = L.tril() @ L.tril().T
-        return gaussian_kl(mu[0], sigma[0], z[0, 0] + W @ g[0, 0], W)
+        return kl(mu[0], sigma[0], z[0, 0] + W @ g[0, 0], W)
 
     (grad,) = torch.autograd.grad(divergence(L), L)
     assert (L.T @ grad).abs().max() < 1e-6 * max(1.0, size**2)  # in the units of L

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import EVERY, F64, Exact, family, first_draws, gaussian, normal, one_step, streams, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,6 +15,7 @@ from bayescore.methods import ProximalScore
 from bayescore.oracle import CountingOracle
 from bayescore.rng import Streams
 from bayescore.targets import Gaussian, Target
+from cases import EVERY, F64, Exact, family, first_draws, gaussian, normal, one_step, streams, walk
 
 SGD = {"optimizer": "sgd", "decay": "constant"}
 
@@ -32,7 +32,9 @@ def loss_at(q0: Family, flat: Tensor, theta: Tensor, s: Tensor, alpha: float) ->
     return terms.mean(-1).sum()
 
 
-@given(kind=st.sampled_from(EVERY), dim=st.integers(2, 4), seed=st.integers(0, 10_000), samples=st.integers(1, 4))
+@given(
+    kind=st.sampled_from(EVERY), dim=st.integers(2, 4), seed=st.integers(0, 10_000), samples=st.integers(1, 4)
+)
 @settings(max_examples=60)
 def test_the_first_inner_step_follows_the_gradient_of_the_loss(
     kind: str, dim: int, seed: int, samples: int
@@ -47,7 +49,11 @@ def test_the_first_inner_step_follows_the_gradient_of_the_loss(
 
 
 def reference(
-    method: ProximalScore, q: Family, target: Target, make: Callable[[list[Tensor]], torch.optim.Optimizer], **options
+    method: ProximalScore,
+    q: Family,
+    target: Target,
+    make: Callable[[list[Tensor]], torch.optim.Optimizer],
+    **options,
 ) -> Tensor:
     """Algorithm 1 by autograd and torch.optim, over some iterations: the flat parameters at the end."""
     steps, horizon, alpha, rate = options["steps"], options["horizon"], options["alpha"], options["rate"]
@@ -69,11 +75,15 @@ def reference(
     return flat.detach()[0]
 
 
-@pytest.mark.parametrize("kind", ["full", "diagonal", "low-rank", "mixture", "mixture-diagonal", "planar", "realnvp"])
+@pytest.mark.parametrize(
+    "kind", ["full", "diagonal", "low-rank", "mixture", "mixture-diagonal", "planar", "realnvp"]
+)
 @pytest.mark.parametrize("reset", [False, True])
 def test_the_inner_loop_is_adam_of_torch_on_the_loss(kind: str, reset: bool) -> None:
     """float64 to 1e-10, over three iterations of seven inner steps, with and without forgetting the moments."""
-    method = ProximalScore(inner_steps=7, samples=2, floor=0.0, reset=reset, decay="constant")
+    method = ProximalScore(
+        inner_steps=7, samples=2, floor=0.0, reset=reset, learning_rate=0.01, decay="constant"
+    )
     q, target = family(kind), other(kind, 3, 0)
     expected = reference(
         method,
@@ -150,7 +160,9 @@ def test_a_large_alpha_holds_the_family_where_it_was() -> None:
 )
 def test_a_schedule_of_alpha_is_its_formula(named: object, formula: Callable[[int, int], float]) -> None:
     q, target = family("full"), other("full", 3, 0)
-    a, b = (walk(ProximalScore(inner_steps=3, alpha=rule), q, target, steps=4).flat() for rule in (named, formula))
+    a, b = (
+        walk(ProximalScore(inner_steps=3, alpha=rule), q, target, steps=4).flat() for rule in (named, formula)
+    )
     assert torch.equal(a, b)
 
 
@@ -278,7 +290,11 @@ def test_clipping_never_moves_a_fit_with_residual_zero() -> None:
         ({"clip": float("nan")}, ValueError, "clip.*nan"),
         ({"solver": "newton"}, ValueError, "solver must be 'gradient' or 'exact'; got 'newton'"),
         ({"damping": 1000.0}, ValueError, "damping belongs to solver='exact'"),
-        ({"solver": "exact", "damping": 99.0}, ValueError, "damping must be at least 100 at 1 samples; got 99"),
+        (
+            {"solver": "exact", "damping": 99.0},
+            ValueError,
+            "damping must be at least 100 at 1 samples; got 99",
+        ),
         ({"solver": "exact", "damping": "slow"}, ValueError, "damping must be one of .*got 'slow'"),
     ],
 )
@@ -290,7 +306,9 @@ def test_impossible_settings_are_refused_with_a_sentence(options, error, sentenc
 @pytest.mark.parametrize("kind", [k for k in EVERY if k != "diagonal"])
 def test_the_exact_solver_refuses_every_family_but_the_diagonal_gaussian(kind: str) -> None:
     q = family(kind)
-    with pytest.raises(TypeError, match=f"solver='exact' cannot fit a {type(q).__name__}; it serves DiagonalGaussian"):
+    with pytest.raises(
+        TypeError, match=f"solver='exact' cannot fit a {type(q).__name__}; it serves DiagonalGaussian"
+    ):
         ProximalScore(solver="exact").check(q, Gaussian.random(3))
 
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from cases import F64, family, normal, one_step, walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,6 +15,7 @@ from bayescore.families import DiagonalGaussian
 from bayescore.methods import ProximalScore
 from bayescore.methods.ridge import proximal_ridge
 from bayescore.targets import Gaussian, ScoreFunction
+from cases import F64, family, normal, one_step, walk
 
 cases = given(
     dim=st.integers(1, 5),
@@ -64,7 +64,11 @@ def test_a_step_is_the_least_squares_solution_of_the_proximal_problem(
 def test_with_the_moments_of_many_samples_it_is_the_natural_gradient_step(seed: int, damping: float) -> None:
     """P + (Lambda - P)/(1 + a), up to the second order that keeps it positive; m + E[s]/((1 + a) P_new)."""
     q = family("diagonal", 3, seed)
-    P, precision, centre = (-2 * q.log_sd).exp(), (0.5 * normal(3, seed=seed + 1)).exp(), normal(3, seed=seed + 2)
+    P, precision, centre = (
+        (-2 * q.log_sd).exp(),
+        (0.5 * normal(3, seed=seed + 1)).exp(),
+        normal(3, seed=seed + 2),
+    )
     eps = torch.tensor([[1.0], [-1.0]], dtype=F64).expand(2, 3)  # mean 0, mean square 1
     s = precision * (centre - (q.mean + q.sd * eps))
     mean, log_sd = proximal_ridge(q.mean, q.log_sd, eps, s, damping)
@@ -100,7 +104,9 @@ def test_no_score_makes_the_variance_anything_but_positive(
 
 @cases
 @settings(max_examples=30)
-def test_a_rescaled_coordinate_takes_the_rescaled_step(dim: int, samples: int, seed: int, damping: float) -> None:
+def test_a_rescaled_coordinate_takes_the_rescaled_step(
+    dim: int, samples: int, seed: int, damping: float
+) -> None:
     q, unit = family("diagonal", dim, seed), (3 * normal(dim, seed=seed + 9)).exp()
     eps, s = normal(2, samples, dim, seed=seed)
     mean, log_sd = proximal_ridge(q.mean, q.log_sd, eps, s, damping)

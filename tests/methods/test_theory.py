@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import F64, covariance, family, gaussian, normal, walk, z_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -25,13 +24,17 @@ from bayescore.methods import ProximalScore
 from bayescore.methods.ridge import proximal_ridge
 from bayescore.rng import Streams
 from bayescore.targets import Gaussian, MiniBatchPosterior, NoisyScore, Target
+from cases import F64, covariance, family, gaussian, normal, walk, z_score
 
 # -- the population step ----------------------------------------------------------------------------------
 
 
 def nodes(dim: int) -> tuple[Tensor, Tensor]:
     """Gauss-Hermite points and weights: expectations of cubics under N(0, I) are exact."""
-    line, weight = torch.tensor([-math.sqrt(3), 0.0, math.sqrt(3)], dtype=F64), torch.tensor([1.0, 4.0, 1.0], dtype=F64) / 6
+    line, weight = (
+        torch.tensor([-math.sqrt(3), 0.0, math.sqrt(3)], dtype=F64),
+        torch.tensor([1.0, 4.0, 1.0], dtype=F64) / 6,
+    )
     grid = torch.cartesian_prod(*[line] * dim).reshape(-1, dim)
     weights = torch.cartesian_prod(*[weight] * dim).reshape(-1, dim).prod(-1)
     return grid, weights
@@ -125,7 +128,9 @@ def test_the_closed_form_of_the_diagonal_gaussian_takes_the_population_step_to_f
     w = P_new / P - 1
     torch.testing.assert_close((-2 * log_sd).exp() - P * w.square() / 2, P_new, rtol=1e-8, atol=1e-8)
     m_new = (beta * P * q.mean + (1 - beta) * precision * centre) / P_new
-    torch.testing.assert_close((mean - q.mean) * (1 + w + w.square() / 2) / (1 + w) + q.mean, m_new, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        (mean - q.mean) * (1 + w + w.square() / 2) / (1 + w) + q.mean, m_new, rtol=1e-8, atol=1e-8
+    )
 
 
 # -- unbiased at first, biased later ----------------------------------------------------------------------
@@ -148,11 +153,15 @@ class PairedNoise(Target):
         return s + self.beta * s.abs().amax(-1, keepdim=True) * self.noise
 
 
-def inner_gradient(n: int, q: Family, target: Target, seeds: list[int], rate: float, alpha: float = 0.0) -> Tensor:
+def inner_gradient(
+    n: int, q: Family, target: Target, seeds: list[int], rate: float, alpha: float = 0.0
+) -> Tensor:
     """The gradient of inner step n (from 1) of plain SGD, (F, P): what the step moved, divided by the rate."""
     after = [q.in_form("precision").flat().expand(len(seeds), -1)]
     for count in range(1, n + 1):
-        method = ProximalScore(inner_steps=count, optimizer="sgd", learning_rate=rate, decay="constant", alpha=alpha)
+        method = ProximalScore(
+            inner_steps=count, optimizer="sgd", learning_rate=rate, decay="constant", alpha=alpha
+        )
         after.append(walk(method, q, target, seeds=seeds).flat())
     return (after[-2] - after[-1]) / rate
 
@@ -212,7 +221,9 @@ def posterior(batch_size: int | None) -> MiniBatchPosterior:
     def log_likelihood(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return -((y - theta @ x.T).cosh().log())
 
-    return MiniBatchPosterior(log_likelihood, (x, y), lambda t: -0.5 * t.square().sum(-1), 2, batch_size=batch_size)
+    return MiniBatchPosterior(
+        log_likelihood, (x, y), lambda t: -0.5 * t.square().sum(-1), 2, batch_size=batch_size
+    )
 
 
 class EverySubset(Target):

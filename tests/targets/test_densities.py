@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from cases import F64, covariance, normal, z_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bayescore as bs
 from bayescore.targets import Banana, Funnel, Gaussian, GaussianMixture, NoisyScore, SinhArcsinh, Target
 from bayescore.targets.gaussians import random_covariance
+from cases import F64, covariance, normal, z_score
 
 MAKERS = {
     "gaussian": lambda dim, seed: Gaussian.random(dim, seed=seed),
@@ -51,7 +51,9 @@ def test_score_is_the_gradient_of_the_log_density(name: str, dim: int, seed: int
 def test_hessian_product_is_that_of_the_autograd_hessian(name: str, dim: int, seed: int) -> None:
     target = MAKERS[name](dim, seed)
     x, v = normal(2, 3, dim, seed=seed)
-    hessians = torch.stack([torch.autograd.functional.hessian(lambda p: target.log_prob(p), row) for row in x])
+    hessians = torch.stack(
+        [torch.autograd.functional.hessian(lambda p: target.log_prob(p), row) for row in x]
+    )
     expected = (hessians @ v.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(target.hessian_product(x, v), expected, rtol=1e-8, atol=1e-8)
 
@@ -108,7 +110,9 @@ def test_exact_draws_have_the_moments_that_the_target_states(name: str) -> None:
     x = target.sample(40_000, seed=5)
     d = x - target.mean
     assert z_score(d).abs().max() < 4.5
-    assert z_score((d.unsqueeze(-1) * d.unsqueeze(-2)).flatten(1), target.covariance.flatten()).abs().max() < 4.5
+    assert (
+        z_score((d.unsqueeze(-1) * d.unsqueeze(-2)).flatten(1), target.covariance.flatten()).abs().max() < 4.5
+    )
 
 
 def test_moments_of_the_shapes_are_those_of_their_formulas() -> None:
@@ -162,8 +166,12 @@ def test_generators_depend_on_the_seed_alone() -> None:
 
 
 def test_means_of_the_generator_are_standard_normal_and_three_times_wider_when_separated() -> None:
-    means = torch.cat([GaussianMixture.random(3, 20, seed=s).density.components.mean for s in range(100)]).flatten()
-    wide = torch.cat([GaussianMixture.separated(3, 20, seed=s).density.components.mean for s in range(100)]).flatten()
+    means = torch.cat(
+        [GaussianMixture.random(3, 20, seed=s).density.components.mean for s in range(100)]
+    ).flatten()
+    wide = torch.cat(
+        [GaussianMixture.separated(3, 20, seed=s).density.components.mean for s in range(100)]
+    ).flatten()
     for values, sd in ((means, 1.0), (wide, 3.0)):
         assert z_score(values).abs() < 4.5
         assert z_score(values.square(), sd**2).abs() < 4.5
@@ -171,7 +179,9 @@ def test_means_of_the_generator_are_standard_normal_and_three_times_wider_when_s
 
 def test_scale_of_the_generator_has_the_standard_deviation_of_the_paper() -> None:
     """In one dimension V = 1 + a x^2 with a ~ N(0, 0.3^2) kept while V > 0, so Var and mean follow by simulation."""
-    drawn = torch.stack([random_covariance(1, torch.Generator().manual_seed(s)).squeeze() for s in range(4000)])
+    drawn = torch.stack(
+        [random_covariance(1, torch.Generator().manual_seed(s)).squeeze() for s in range(4000)]
+    )
     a, x = 0.3 * normal(200_000, seed=1), normal(200_000, seed=2)
     V = 1 + a * x.square()
     V = V[V > 0]
@@ -238,7 +248,11 @@ def test_named_targets_are_made_and_the_nearest_name_is_suggested() -> None:
     ("make", "error", "sentence"),
     [
         (lambda: Gaussian(normal(2), -torch.eye(2, dtype=F64)), ValueError, "positive definite"),
-        (lambda: Gaussian(normal(3), torch.eye(2, dtype=F64)), ValueError, r"covariance must have the shape .*got \(2, 2\)"),
+        (
+            lambda: Gaussian(normal(3), torch.eye(2, dtype=F64)),
+            ValueError,
+            r"covariance must have the shape .*got \(2, 2\)",
+        ),
         (
             lambda: Gaussian(normal(2), torch.tensor([[1.0, 5.0], [0.0, 1.0]], dtype=F64)),
             ValueError,
@@ -247,7 +261,9 @@ def test_named_targets_are_made_and_the_nearest_name_is_suggested() -> None:
         (lambda: Gaussian.random(0), ValueError, "dim must be at least 1; got 0"),
         (lambda: Gaussian.ill_conditioned(3, -1.0), ValueError, "condition.*-1"),
         (
-            lambda: GaussianMixture(torch.tensor([1.0, -1.0], dtype=F64), normal(2, 3), covariance(3).expand(2, 3, 3)),
+            lambda: GaussianMixture(
+                torch.tensor([1.0, -1.0], dtype=F64), normal(2, 3), covariance(3).expand(2, 3, 3)
+            ),
             ValueError,
             "weights must be positive; the smallest is -1",
         ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import F64, normal
 
 from bayescore.targets import LogDensity, ScoreFunction
+from cases import F64, normal
 
 
 def quadratic(x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,11 @@ def test_scores_do_not_depend_on_the_surrounding_gradient_mode() -> None:
         (lambda x: quadratic(x).sum(), ValueError, r"it returned \(\)"),
         (lambda x: 1.0, TypeError, "must return a torch.Tensor; it returned float"),
         (lambda x: quadratic(x).numpy(), TypeError, "it returned ndarray"),
-        (lambda x: quadratic(x).float(), TypeError, "given torch.float64 and returned torch.float32; pass dtype="),
+        (
+            lambda x: quadratic(x).float(),
+            TypeError,
+            "given torch.float64 and returned torch.float32; pass dtype=",
+        ),
     ],
 )
 def test_a_wrong_log_density_is_named_with_what_it_returned(fn, error, sentence) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import F64, normal, streams, z_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayescore.rng import Streams
 from bayescore.targets import Banana, Gaussian, LogDensity, MiniBatchPosterior, NoisyScore, ScoreFunction
+from cases import F64, normal, streams, z_score
 
 
 def regression(size: int = 40, batch_size: int | None = 5) -> MiniBatchPosterior:
@@ -88,7 +88,9 @@ def test_an_impossible_noise_level_is_refused(beta: float) -> None:
         NoisyScore(Gaussian.random(3), beta)
 
 
-@pytest.mark.parametrize("target", [NoisyScore(Gaussian.random(2), 0.1), regression()], ids=["noisy", "minibatch"])
+@pytest.mark.parametrize(
+    "target", [NoisyScore(Gaussian.random(2), 0.1), regression()], ids=["noisy", "minibatch"]
+)
 def test_a_random_score_without_streams_says_what_it_needs(target) -> None:
     with pytest.raises(TypeError, match="needs `streams`"):
         target.score(normal(1, 3, 2))
@@ -174,7 +176,12 @@ def test_data_of_different_lengths_are_refused_with_a_sentence() -> None:
 
 def test_a_likelihood_that_sums_over_the_data_is_refused_with_a_sentence() -> None:
     target = MiniBatchPosterior(
-        lambda theta, y: -(y - theta).square().sum(-1), torch.zeros(9, dtype=F64), lambda t: -t.square().sum(-1), dim=1
+        lambda theta, y: -(y - theta).square().sum(-1),
+        torch.zeros(9, dtype=F64),
+        lambda t: -t.square().sum(-1),
+        dim=1,
     )
-    with pytest.raises(ValueError, match=r"log_likelihood must map points \(4, 1\) to \(4, 9\); it returned \(4,\)"):
+    with pytest.raises(
+        ValueError, match=r"log_likelihood must map points \(4, 1\) to \(4, 9\); it returned \(4,\)"
+    ):
         target.log_prob(normal(4, 1))

@@ -95,8 +95,7 @@ def blackjax_pathfinder(density: Density, dim: int, setting: Mapping[str, Any], 
     def advance(key: Any) -> Any:
         start, run = jax.random.split(key)
         position = jax.random.normal(start, (dim,))
-        options = {"maxiter": setting["iterations"], "maxcor": setting["history"]}
-        return pathfinder.approximate(run, density, position, setting["draws"], **options)[0]
+        return pathfinder.approximate(run, density, position, setting["draws"], **_search(setting))[0]
 
     return Chunked(lambda key: key, jax.jit(advance), gaussian_of_path, 1, one_shot=True)
 
@@ -108,8 +107,9 @@ def blackjax_multipath(density: Density, dim: int, setting: Mapping[str, Any], *
     def advance(key: Any) -> Any:
         start, run = jax.random.split(key)
         positions = jax.random.normal(start, (setting["paths"], dim))
-        options = {"maxiter": setting["iterations"], "maxcor": setting["history"]}
-        found = multipathfinder.multi_approximate(run, density, positions, setting["draws"], **options)
+        found = multipathfinder.multi_approximate(
+            run, density, positions, setting["draws"], **_search(setting)
+        )
         states = found[0].path_states
         return jax.tree.map(lambda leaf: leaf[states.elbo.argmax()], states)
 
@@ -130,6 +130,11 @@ def gaussian_of_path(state: Any) -> tuple[Array, Array]:
     except np.linalg.LinAlgError:
         factor = np.full_like(covariance, np.nan)
     return position + covariance @ grad, factor
+
+
+def _search(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of L-BFGS."""
+    return {"maxiter": setting["iterations"], "maxcor": setting["history"], "ftol": setting["tolerance"]}
 
 
 def _adam(learning_rate: float, horizon: int) -> Any:

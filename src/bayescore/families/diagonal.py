@@ -119,5 +119,15 @@ class DiagonalGaussian(Family):
 
         return u, g, pull
 
+    def standardise(self, x: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Points and scores of another density in the coordinates in which this one is N(0, I)."""
+        sd = self.sd.unsqueeze(-2)
+        return (x - self.mean.unsqueeze(-2)) / sd, score * sd
+
+    def compose(self, inner: Self) -> Self:
+        """The density of this one's draws when their noise comes from `inner` instead of N(0, I)."""
+        mean = self.mean + self.sd * inner.mean
+        return self.replace({"mean": mean, "log_sd": self.log_sd + inner.log_sd})
+
     def entropy(self) -> Tensor:
         return self.log_sd.sum(-1) + 0.5 * self.dim * (1 + LOG_2PI)

@@ -251,6 +251,24 @@ class FullGaussian(Family):
 
         return u, g, pull
 
+    def standardise(self, x: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Points and scores of another density in the coordinates in which this one is N(0, I)."""
+        L = self.factor
+        d = x - self.mean.unsqueeze(-2)
+        if self.form == "covariance":
+            return torch.linalg.solve_triangular(L.mT, d, upper=True, left=False), product(score, L)
+        return product(d, L), torch.linalg.solve_triangular(L.mT, score, upper=True, left=False)
+
+    def compose(self, inner: Self) -> Self:
+        """The density of this one's draws when their noise comes from `inner` instead of N(0, I)."""
+        L = self.factor
+        if self.form == "covariance":
+            moved = product(inner.mean.unsqueeze(-2), L.mT)
+        else:
+            moved = torch.linalg.solve_triangular(L, inner.mean.unsqueeze(-2), upper=False, left=False)
+        raw = raw_from_factor(product(L, inner.factor))
+        return self.replace({"mean": self.mean + moved.squeeze(-2), "raw": raw})
+
     def entropy(self) -> Tensor:
         sign = 1.0 if self.form == "covariance" else -1.0
         return 0.5 * self.dim * (1 + LOG_2PI) + sign * self.raw.diagonal(dim1=-2, dim2=-1).sum(-1)  # (4)

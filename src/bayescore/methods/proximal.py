@@ -18,6 +18,10 @@ solver="exact" solves (1) for the diagonal Gaussian in closed form (methods/ridg
 raised by max(10, sqrt(D)/2) rms(sigma r), r the residual: far from the target one score says little, and
 sqrt(D) rms(sigma r) bounds the largest eigenvalue of the whitened Hessian, so the mean cannot overshoot.  (5)
 
+metric="covariance" measures (1) in the norm of Cov(q_t), which q cannot change within the iteration: the
+descent runs in the coordinates in which q_t = N(0, I), with its moments kept there. The method is then
+indifferent to the scale of the problem, and a start that is far too narrow costs little.              (6)
+
 Full Gaussians and mixtures are worked in the Cholesky factor of the precision, where the score is bilinear:
 in that of the covariance the same algorithm diverges on real posteriors.
 """
@@ -35,6 +39,7 @@ from torch import Tensor
 from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
+from bayescore.families.full import FullGaussian
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.descent import Descent, Schedule, check_schedule, flatten, schedule
 from bayescore.methods.ridge import proximal_ridge
@@ -73,6 +78,7 @@ class ProximalScore(Method):
         reset: forget the optimizer's moments at every iteration.
         floor: kappa of (3); 0 gives plain Adam.
         clip: c of (4), say 2 for noisy scores; None does not clip.
+        metric: norm of (1): "euclidean" as in the paper, or "covariance", that of Cov(q_t) (6).
         solver: "gradient" for Algorithm 1, "exact" for the closed form (diagonal Gaussian only).
         damping: of the precision in the exact solver, a number or f(t, T), at least 100/S; None: (100 + t)/S.
         mean_damping: of the mean in the exact solver; None: (10/S) T/(T - t), so that it settles.
@@ -102,6 +108,7 @@ class ProximalScore(Method):
     reset: bool = False
     floor: float = 0.1
     clip: float | None = None
+    metric: str = "euclidean"
     solver: str = "gradient"
     damping: Schedule | None = None
     mean_damping: Schedule | None = None
@@ -116,6 +123,8 @@ class ProximalScore(Method):
             raise ValueError(f"clip must be positive or None; got {self.clip}")
         if self.solver not in ("gradient", "exact"):
             raise ValueError(f"solver must be 'gradient' or 'exact'; got {self.solver!r}")
+        if self.metric not in ("euclidean", "covariance"):
+            raise ValueError(f"metric must be 'euclidean' or 'covariance'; got {self.metric!r}")
         if self.damping is not None:
             check_schedule("damping", self.damping)
             if self.solver == "gradient":
@@ -138,6 +147,11 @@ class ProximalScore(Method):
             raise TypeError(
                 f"ProximalScore with solver='exact' cannot fit a {type(family).__name__}; "
                 "it serves DiagonalGaussian (use solver='gradient', or BaM for full Gaussians)"
+            )
+        if self.metric == "covariance" and not isinstance(family, FullGaussian | DiagonalGaussian):
+            raise TypeError(
+                f"ProximalScore with metric='covariance' cannot fit a {type(family).__name__}; "
+                "it serves FullGaussian and DiagonalGaussian (use metric='euclidean')"
             )
         super().check(family, target)
 
@@ -170,6 +184,11 @@ class ProximalScore(Method):
             assert isinstance(q, DiagonalGaussian)
             new = self._solve(q, theta, s, state.step - 1, state.horizon)
             return dataclasses.replace(state, family=new), info
+        if self.metric == "covariance":
+            assert isinstance(q, FullGaussian | DiagonalGaussian)
+            standard = q.replace({k: torch.zeros_like(v) for k, v in q.parameters().items()})
+            inner = self._descend(dataclasses.replace(state, family=standard), *q.standardise(theta, s))
+            return dataclasses.replace(inner, family=q.compose(inner.family)), info  # type: ignore[arg-type]
         return self._descend(state, theta, s), info
 
     def _clip(

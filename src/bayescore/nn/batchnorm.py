@@ -14,7 +14,7 @@ __all__ = ["recalibrated"]
 
 @torch.no_grad()
 def recalibrated(model: nn.Module, batches: Iterable[Any], device: torch.device) -> None:
-    """Estimate the running statistics of every BatchNorm layer from `batches`; other layers stay in eval mode."""
+    """Estimate every BatchNorm layer's running statistics from `batches`; the rest stays in eval mode."""
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not layers:
         return

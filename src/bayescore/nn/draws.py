@@ -18,7 +18,8 @@ __all__ = ["DrawsPosterior"]
 class DrawsPosterior(Posterior):
     """K weight vectors.
 
-    Draw number i of a stream is member p[i mod K], p a permutation by the seed: K samples use every member once.
+    Draw number i of a stream is member p[i mod K], p a permutation by the seed: K samples use every member
+    once.
 
     Arguments:
         path: by parameter name, (K, *shape).

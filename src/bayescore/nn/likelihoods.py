@@ -1,8 +1,9 @@
 """Likelihoods of networks: the mean over data of the negative log-likelihood, summed over the event.
 
-    loss(outputs, y) = -(1/n) sum_i log p(y_i | outputs_i),   log p summed over everything but the first dimension   (1)
-so that a network with ten outputs is not off by a factor of ten (as with `mse_loss`, which averages over outputs).
-Each likelihood also says what its outputs mean: mean, variance, distribution function, probabilities.
+    loss(outputs, y) = -(1/n) sum_i log p(y_i | outputs_i),   log p summed over the event  (1)
+so that a network with ten outputs is not off by a factor of ten (as with `mse_loss`, which averages over
+outputs). Each likelihood also says what its outputs mean: mean, variance, distribution function,
+probabilities.
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ class Likelihood(nn.Module):
     kind: ClassVar[str] = "values"
     discrete: ClassVar[bool] = False
 
-    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
         """log p(y_i | outputs_i), (n,)."""
         raise TypeError(f"{type(self).__name__} has no log density")
 
     def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
         return -self.log_prob(outputs, y).mean()  # (1)
 
-    def probs(self, outputs: Tensor) -> Tensor:
+    def probs(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
         """Class probabilities (n, K), for classes."""
         raise TypeError(f"{type(self).__name__} has no class probabilities")
 
-    def mean(self, outputs: Tensor) -> Tensor:
+    def mean(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
         """E[y | outputs]."""
         raise TypeError(f"{type(self).__name__} has no mean")
 
-    def variance(self, outputs: Tensor) -> Tensor:
+    def variance(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
         """Var[y | outputs]."""
         raise TypeError(f"{type(self).__name__} has no variance")
 
-    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
         """P(Y <= y | outputs), elementwise."""
         raise TypeError(f"{type(self).__name__} has no distribution function")
 
@@ -143,7 +144,7 @@ class HeteroscedasticGaussian(Likelihood):
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         if outputs.shape[-1] % 2:
             raise ValueError(
-                "HeteroscedasticGaussian needs an even last dimension, means and then log standard deviations; "
+                "HeteroscedasticGaussian needs an even last dimension, means, then log standard deviations; "
                 f"got outputs {tuple(outputs.shape)}"
             )
         mean, log_sd = outputs.chunk(2, -1)

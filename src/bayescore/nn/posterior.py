@@ -1,10 +1,10 @@
 """The posterior over a module's weights: draw, predict, save.
 
-Every posterior (Gaussian, a set of draws, ...) gives weights by number, `draw(seed, i)`, and shares the rest: they are
-written into the module, the module is run in eval mode without gradients, and everything is put back.
-What is not Bayesian (frozen weights, buffers such as BatchNorm's running statistics) is kept as it was when the
-posterior was taken. BatchNorm's running statistics are those of training under drawn weights; `recalibrate=` estimates
-them anew for every draw of the weights.
+Every posterior (Gaussian, a set of draws, ...) gives weights by number, `draw(seed, i)`, and shares the
+rest: they are written into the module, the module is run in eval mode without gradients, and everything is
+put back. What is not Bayesian (frozen weights, buffers such as BatchNorm's running statistics) is kept as it
+was when the posterior was taken. BatchNorm's running statistics are those of training under drawn weights;
+`recalibrate=` estimates them anew for every draw of the weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Posterior(ABC):
     kind: ClassVar[str]
 
     def __init__(
-        self, model: nn.Module, names: Iterable[str], likelihood: str | Likelihood | Callable[[Any, Any], Tensor]
+        self,
+        model: nn.Module,
+        names: Iterable[str],
+        likelihood: str | Likelihood | Callable[[Any, Any], Tensor],
     ) -> None:
         self.model = model
         self.names = list(names)
@@ -49,7 +52,9 @@ class Posterior(ABC):
         own = dict(model.named_parameters())
         unknown = [name for name in self.names if name not in own]
         if unknown:
-            raise ValueError(f"the model has no parameter {unknown[0]!r}; it has {', '.join(list(own)[:5])}, ...")
+            raise ValueError(
+                f"the model has no parameter {unknown[0]!r}; it has {', '.join(list(own)[:5])}, ..."
+            )
         random = set(self.names)
         fixed = {**own, **dict(model.named_buffers())}
         self.fixed = {name: value.detach().clone() for name, value in fixed.items() if name not in random}
@@ -123,8 +128,8 @@ class Posterior(ABC):
             samples: draws of the weights.
             seed: of the draws; the same seed gives the same prediction, whatever the batch size.
             batch_size: rows per forward pass; all at once by default.
-            recalibrate: batches (inputs, or tuples that begin with them) from which BatchNorm's statistics are
-                estimated anew for every draw.
+            recalibrate: batches (inputs, or tuples that begin with them) from which BatchNorm's statistics
+                are estimated anew for every draw.
 
         Classes need memory that does not grow with `samples`; values keep the outputs of every draw, as
         quantiles need them.

@@ -1,4 +1,4 @@
-"""A posterior's file: safetensors with a JSON text in the header; nothing is pickled, and it is written whole."""
+"""A posterior's file: safetensors with a JSON text in the header; never a pickle, always written whole."""
 
 from __future__ import annotations
 
@@ -113,7 +113,10 @@ def _check_tensors(
 ) -> None:
     """A header that fits the model does not mean that the tensors do."""
     lead = 1 if kind is DrawsPosterior else 0
-    found = {**{k: tuple(v.shape[lead:]) for k, v in random.items()}, **{k: tuple(v.shape) for k, v in fixed.items()}}
+    found = {
+        **{k: tuple(v.shape[lead:]) for k, v in random.items()},
+        **{k: tuple(v.shape) for k, v in fixed.items()},
+    }
     bad = [name for name in {**shapes, **found} if found.get(name) != shapes.get(name)]
     if bad:
         raise ValueError(f"{path} is damaged: its tensor {bad[0]} does not fit what its header says")

@@ -1,6 +1,7 @@
 """ADVI for networks: Adam on the mean and the log standard deviation, with the KL in closed form.
 
-Per-datum units (optim/base.py), c = tau/N, delta = c/s0^2; G = mean g_i and X = mean eps_i g_i over the draws:
+Per-datum units (optim/base.py), c = tau/N, delta = c/s0^2; G = mean g_i and X = mean eps_i g_i over the
+draws:
     -(c) d ELBO/d m   = G + delta (m - m0)                                                            (1)
     -    d ELBO/d rho = (sigma/c) X + sigma^2/s0^2 - 1                                                (2)
 (1) is a gradient as an engineer knows it; (2) has no units. Each has Adam's moments of its own.
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from bayescore.methods.descent import B1, B2
-from bayescore.optim.base import Member, Shell
+from bayescore.optim.base import Shell
 from bayescore.optim.exact import MEMORY
 from bayescore.optim.options import positive
 from bayescore.optim.precision import precision_sentence
+from bayescore.optim.sampling import Member
 
 __all__ = ["ADVI", "advi_step"]
 
@@ -73,7 +75,9 @@ class ADVI(Shell):
         seed: int = 0,
         max_skips: int = 50,
     ) -> None:
-        options = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
+        options = {
+            key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
+        }
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -107,4 +111,4 @@ class ADVI(Shell):
         )
 
     def _precision_status(self) -> str:
-        return precision_sentence(self.slope_noise(), "score", 0.0)
+        return precision_sentence(self.slope_noise(), self._head["updates"], "score", 0.0)

@@ -1,14 +1,14 @@
 """Diagonal BaM for networks: the closed form of methods/bam.py (6) with the mini-batch in mind.
 
 Per weight, from S >= 2 draws z_i with scores g_i, their means zbar, gbar and variances Var (divided by S):
-    a s^2 + s/lam - b = 0,   a = Var(g) + gbar^2/(1+lam),   b = Var(z) + s_t/lam + (mu_t - zbar)^2/(1+lam)   (1)
-    mu = mu_t/(1+lam) + lam/(1+lam) (s gbar + zbar)                                                         (2)
-Under mini-batches gbar^2 is mostly noise, kappa = N/(batch tau) times what it should be, and (1) shrinks s by about
-that factor; draws on the same batch share that noise, so Var(g) is free of it. centred=True (the default) therefore
-leaves gbar^2 and (mu_t - zbar)^2 out of (1); centred=False is BaM as published.
+    a s^2 + s/lam - b = 0,  a = Var(g) + gbar^2/(1+lam),  b = Var(z) + s_t/lam + (mu_t - zbar)^2/(1+lam)  (1)
+    mu = mu_t/(1+lam) + lam/(1+lam) (s gbar + zbar)                                                        (2)
+Under mini-batches gbar^2 is mostly noise, kappa = N/(batch tau) times what it should be, and (1) shrinks s
+by about that factor; draws on the same batch share that noise, so Var(g) is free of it. centred=True (the
+default) therefore leaves gbar^2 and (mu_t - zbar)^2 out of (1); centred=False is BaM as published.
 
-The variance of the scores is taken about the first one, so that what the draws share cancels before squaring. In
-per-datum units, c = tau/N: g = -(1/c) (grad l + delta (theta - m0)).
+The variance of the scores is taken about the first one, so that what the draws share cancels before
+squaring. In per-datum units, c = tau/N: g = -(1/c) (grad l + delta (theta - m0)).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayescore.optim.base import Member, Shell
+from bayescore.optim.base import Shell
+from bayescore.optim.sampling import Member
 
 __all__ = ["BaM", "bam_step"]
 
@@ -67,7 +68,10 @@ class BaM(Shell):
         seed: int = 0,
         max_skips: int = 50,
     ) -> None:
-        options = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
+        options = {
+            key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
+        }
+        options["gain"] = 0.0  # sum of lr over the updates
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -105,9 +109,18 @@ class BaM(Shell):
         state["mean"].copy_(mean)
         state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
 
+    def _finish(self, draws: int) -> None:
+        before = self._head["updates"]
+        super()._finish(draws)
+        for group in self.param_groups:
+            group["gain"] += group["lr"] * (group["updates"] - before)
+
     def _precision_status(self) -> str:
         group = self._head
-        memory = min(group["updates"], 1 / group["lr"])
-        if group["updates"] < 3 / group["lr"]:
-            return f"precision not learned: {group['updates']} updates at lr {group['lr']:.2g} keep its initial value"
-        return f"precision learned over the last {memory:.0f} updates, if the draws of a step share their batch"
+        if group["gain"] < 3:
+            return (
+                f"precision not learned yet: {group['updates']} updates have not outweighed its initial value"
+            )
+        return (
+            f"precision learned over about {1 / group['lr']:.0f} updates, if a step's draws share their batch"
+        )

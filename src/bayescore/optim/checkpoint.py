@@ -1,4 +1,4 @@
-"""Checkpoints of optimizers: what fits this model is taken as it is, anything else is refused in a sentence."""
+"""Checkpoints of optimizers: what fits this model is taken as it is, the rest refused in a sentence."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tenso
     yield from zip(old["params"], new["params"], names, others, strict=True)
 
 
-def restored_tensors(state_dict: dict[str, Any], groups: Groups) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """The saved tensors in their own dtype on the parameters' devices: torch would cast them to the weights'."""
+def restored_tensors(
+    state_dict: dict[str, Any], groups: Groups
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """The saved tensors in their own dtype, on the parameters' devices (torch would cast them)."""
     for old, new in zip(state_dict["param_groups"], groups, strict=True):
         for key, p in zip(old["params"], new["params"], strict=True):
             saved = state_dict["state"].get(key, {})
@@ -59,5 +61,8 @@ def restored_tensors(state_dict: dict[str, Any], groups: Groups) -> Iterator[tup
             tensors = {k: v for k, v in saved.items() if isinstance(v, Tensor)}
             yield (
                 p,
-                {k: v.to(p.device, wide if v.is_floating_point() else v.dtype, copy=True) for k, v in tensors.items()},
+                {
+                    k: v.to(p.device, wide if v.is_floating_point() else v.dtype, copy=True)
+                    for k, v in tensors.items()
+                },
             )

@@ -1,7 +1,7 @@
 """One pass over memory: an elementwise rule compiled for every tensor size, with the eager rule behind it.
 
-A rule is a function of tensors whose options arrive as zero-dimensional tensors, so that a new learning rate does
-not compile it again; tensors arrive flat, so that one compilation serves every shape. Small networks
+A rule is a function of tensors whose options arrive as zero-dimensional tensors, so that a new learning rate
+does not compile it again; tensors arrive flat, so that one compilation serves every shape. Small networks
 stay eager: compiling takes seconds, and their update takes microseconds. If the compiler is missing or
 fails, the rule runs eagerly from then on, with the same numbers, and `status` says why.
 """

@@ -1,17 +1,19 @@
-"""The paper's inner loop for network weights: N descent steps on (m, log sigma) with the draw and its score fixed.
+"""The paper's inner loop for network weights: N descent steps on (m, log sigma) from one draw's score.
 
-In per-datum units (everything times c = tau/N, the loss times c^2), with g = (m - theta)/v and theta, the score s and
-q_t's own score g_t held fixed (methods/proximal.py, (1) and (2)):
+In per-datum units (everything times c = tau/N, the loss times c^2), with g = (m - theta)/v and theta, the
+score s and q_t's own score g_t held fixed (methods/proximal.py, (1) and (2)):
     e = (1 + alpha) g - alpha g_t - s                                                                 (1)
     d loss/d m = 2 e/v,        d loss/d rho = -4 g e                                                  (2)
-Nothing of q_t is stored: theta = m_t + sigma_t eps, so g_t = -eps/sigma_t and, after the mean has moved by d m and
-sigma by a factor, g = ((m - m_t) - sigma_t eps)/v. Averages over S draws need mean eps, mean eps^2, G and X only:
+Nothing of q_t is stored: theta = m_t + sigma_t eps, so g_t = -eps/sigma_t and, after the mean has moved by d
+m and sigma by a factor, g = ((m - m_t) - sigma_t eps)/v. Averages over S draws need mean eps, mean eps^2, G
+and X only:
     mean e     = (1+alpha) (d - sigma_t e1)/v + alpha e1/sigma_t - s1,     d = m - m_t                (3)
     mean g e   = [ d mean e - sigma_t mean(eps e) ]/v                                                 (4)
     mean eps e = (1+alpha) (d e1 - sigma_t e2)/v + alpha e2/sigma_t - s2                              (5)
 where s1 = -(G + delta (m_t - m0))/c and s2 = -X/c - sigma_t/s0^2 are the averages of s and eps s.
-Adam is that of methods/descent.py; it divides by sqrt(second) + floor * r, where r is the size that (2) has for e = g_t,
-2 c^2/sigma_t^3 and 4 c^2/sigma_t^2 (methods/proximal.py, (3), says why; floor = 0 is plain Adam).
+Adam is that of methods/descent.py; it divides by sqrt(second) + floor * r, where r is the size that (2) has
+for e = g_t, 2 c^2/sigma_t^3 and 4 c^2/sigma_t^2 (methods/proximal.py, (3), says why; floor = 0 is plain
+Adam).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from bayescore.methods.descent import B1, B2
 from bayescore.optim.exact import MEMORY
 
 __all__ = ["InnerOptions", "inner_steps"]
+
 
 class InnerOptions(NamedTuple):
     """Numbers of one iteration."""

@@ -5,8 +5,8 @@ Every parameter tensor of every draw has a generator of its own, seeded with a h
     - a draw is the same on every process of a distributed run and after a checkpoint,
     - a parameter's noise does not depend on which other parameters are trained,
     - the noise of a block can be made again at the step that needs it.
-Draws come in antithetic pairs: draw 2j + 1 is minus draw 2j. Where both draws of a pair see the same data, what the
-mini-batch adds to the gradient cancels in their difference, and curvature is left.
+Draws come in antithetic pairs: draw 2j + 1 is minus draw 2j. Where both draws of a pair see the same data,
+what the mini-batch adds to the gradient cancels in their difference, and curvature is left.
 
 [1] Steele, Lea & Flood 2014, the finaliser of Java's SplittableRandom.
 """

@@ -1,7 +1,7 @@
 """ProximalScore for networks: the paper's proximal score matching with a diagonal Gaussian over the weights.
 
-solver="exact" solves each proximal problem in closed form (optim/exact.py); solver="gradient" makes the paper's N
-descent steps on (mean, log sd) per iteration (optim/inner.py).
+solver="exact" solves each proximal problem in closed form (optim/exact.py); solver="gradient" makes the
+paper's N descent steps on (mean, log sd) per iteration (optim/inner.py).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
-from bayescore.optim.base import Member, Shell
+from bayescore.optim.base import Shell
 from bayescore.optim.exact import PATIENCE, ExactOptions, exact_single, exact_step
 from bayescore.optim.fused import Pass
 from bayescore.optim.inner import InnerOptions, inner_steps
 from bayescore.optim.options import positive
 from bayescore.optim.precision import precision_sentence
+from bayescore.optim.sampling import Member
 
 __all__ = ["ProximalScore"]
 
@@ -32,20 +33,18 @@ class ProximalScore(Shell):
         momentum: of the mean's gradient.
         solver: "exact" or "gradient".
         damping: exact solver: the precision's memory in steps at the start; it grows by half a step per step.
-        control: exact solver: share of q's own score taken off the mean's score; 1 is the residual, quiet at the
-            optimum, 0 the score alone, quiet while q is much narrower than the posterior.
-        curvature: exact solver: "auto" as in optim/exact.py (7)-(10), "score" for eps*score alone, undamped beyond
-            `damping`.
-        inner_steps, optimizer, alpha, sd_rate, floor: gradient solver: N, "adam" or "sgd", weight of the proximal
-            term, the rate of log sd as a multiple of lr, and Adam's floor (optim/inner.py).
+        curvature: exact solver: "auto" as in optim/exact.py (7)-(10); "score" for the ridge step as it is,
+            with `damping` constant.
+        inner_steps, optimizer, alpha: gradient solver: N, "adam" or "sgd", weight of the proximal term.
+        sd_rate, floor: gradient solver: rate of log sd as a multiple of lr, Adam's floor (optim/inner.py).
         init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.05.
-        prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as they
-            are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
+        prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as
+            they are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
         temperature: tau; the likelihood is raised to 1/tau.
         samples: draws per step with `opt.step(closure)`.
         accumulate: backward calls per block whose gradients are to be averaged.
-        batch_size: typical size of a batch; lets the precision be learned from squared gradients where eps*score
-            is too noisy.
+        batch_size: typical size of a batch; lets the precision be learned from squared gradients where
+            eps*score is too noisy.
         max_skips: updates in a row that may be left out for non-finite gradients before the run stops.
         compiled: run the update compiled; None: from 2 million weights on.
 
@@ -65,7 +64,6 @@ class ProximalScore(Shell):
         momentum: float = 0.9,
         solver: str = "exact",
         damping: float = 100.0,
-        control: float = 0.0,
         curvature: str = "auto",
         inner_steps: int = 2,
         optimizer: str = "adam",
@@ -85,7 +83,9 @@ class ProximalScore(Shell):
     ) -> None:
         if lr is None:
             lr = 0.1 if solver == "exact" else 1e-3
-        options = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
+        options = {
+            key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
+        }
         super().__init__(params, options.pop("num_data"), options)
 
     def _prepare(self) -> None:
@@ -100,9 +100,8 @@ class ProximalScore(Shell):
         ):
             if group[name] not in choices:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}; got {group[name]!r}")
-        for name in ("momentum", "control"):
-            if not 0 <= group[name] <= 1 or (name == "momentum" and group[name] == 1):
-                raise ValueError(f"{name} must lie in [0, 1{')' if name == 'momentum' else ']'}; got {group[name]}")
+        if not 0 <= group["momentum"] < 1:
+            raise ValueError(f"momentum must lie in [0, 1); got {group['momentum']}")
         positive("damping", group["damping"])
         positive("sd_rate", group["sd_rate"])
         check_count("inner_steps", group["inner_steps"])
@@ -119,7 +118,9 @@ class ProximalScore(Shell):
             member.state["momentum"] = torch.zeros_like(mean)
         else:
             member.state["first"] = mean.new_zeros(2, *mean.shape)
-            member.state["second"] = mean.new_zeros(2 if member.group["optimizer"] == "adam" else 0, *mean.shape)
+            member.state["second"] = mean.new_zeros(
+                2 if member.group["optimizer"] == "adam" else 0, *mean.shape
+            )
 
     def _pass(self, rule: Any, group: dict[str, Any]) -> Pass:
         key = (rule, group["compiled"])
@@ -155,7 +156,6 @@ class ProximalScore(Shell):
             group["prior_sd"],
             group["lr"],
             beta,
-            group["control"],
             group["damping"],
             group["updates"],
             float(group["curvature"] == "score"),
@@ -166,9 +166,9 @@ class ProximalScore(Shell):
     def _inner(self, member: Member, g: Tensor | None, eps: Tensor, draws: int, prior: Tensor) -> None:
         state, group = member.state, member.group
         if g is not None:
-            sums = [g, eps * g, eps, eps * eps]
+            G, X, e1, e2 = g, eps * g, eps, eps * eps
         else:
-            sums = [state[k].div_(draws) for k in ("sum_g", "sum_xg", "sum_e", "sum_ee")]
+            G, X, e1, e2 = (state[k].div_(draws) for k in ("sum_g", "sum_xg", "sum_e", "sum_ee"))
         o = InnerOptions(
             c=group["temperature"] / group["num_data"],
             prior_precision=group["prior_sd"] ** -2.0,
@@ -181,14 +181,15 @@ class ProximalScore(Shell):
             floor=group["floor"],
             t=group["updates"],
         )
-        inner_steps(state["mean"], state["sd"], state["first"], state["second"], state["moments"], prior, *sums, o)
+        first, second = state["first"], state["second"]
+        inner_steps(state["mean"], state["sd"], first, second, state["moments"], prior, G, X, e1, e2, o)
 
     def _precision_status(self) -> str:
         group = self._head
         how = "score"
         if group["solver"] == "exact" and group["curvature"] == "auto":
             B = group["batch_size"]
-            how = "squares" if B is not None and B < group["num_data"] else "initial"
+            how = "squares" if B is not None and group["num_data"] > B else "initial"
         backends = {p.status for p in self._passes.values()}
-        sentence = precision_sentence(self.slope_noise(), how, PATIENCE)
+        sentence = precision_sentence(self.slope_noise(), group["updates"], how, PATIENCE)
         return f"{sentence}; update {', '.join(sorted(backends))}" if backends else sentence

@@ -3,8 +3,9 @@
 In per-datum units, c = tau/N, delta = c/s0^2, g the gradient of the mean loss at the present weights:
     theta <- theta - eta A (g + delta (theta - m0)) + sqrt(2 eta c A) xi                               (1)
     A = 1, or A = 1/(1e-5 + sqrt V) with V <- 0.99 V + 0.01 g^2 (Li et al. 2016, without Gamma)        (2)
-The weights are their own draw: `sample()` is the same gesture and adds no noise of its own. After `burn_in` steps every
-`thin`-th state is kept; when `keep` of them are there, every second is dropped and `thin` doubles.
+The weights are their own draw: `sample()` is the same gesture and adds no noise of its own. After `burn_in`
+steps every `thin`-th state is kept; when `keep` of them are there, every second is dropped and `thin`
+doubles.
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ from torch import Tensor, nn
 
 from bayescore.checks import check_count
 from bayescore.nn.posterior import Posterior
-from bayescore.optim.base import Member, Shell
+from bayescore.optim.base import Shell
 from bayescore.optim.noise import standard_normal
+from bayescore.optim.sampling import Member
 
 __all__ = ["SGLD", "sgld_step"]
 
 
 def sgld_step(
-    theta: Tensor, g: Tensor, prior_mean: Tensor, A: Tensor | float, xi: Tensor, lr: float, c: float, delta: float
+    theta: Tensor,
+    g: Tensor,
+    prior_mean: Tensor,
+    A: Tensor | float,
+    xi: Tensor,
+    lr: float,
+    c: float,
+    delta: float,
 ) -> Tensor:
     """(1)"""
     noise = (2 * lr * c * A) ** 0.5 * xi
@@ -36,7 +45,8 @@ class SGLD(Shell):
     Arguments:
         lr: step size in mean-loss units, as of SGD.
         preconditioned: scale every weight by its running gradient size, (2).
-        burn_in, thin, keep: steps before the first kept state, steps between kept states, and how many to keep.
+        burn_in, thin, keep: steps before the first kept state, steps between kept states, and how many to
+            keep.
         the rest: as in ProximalScore; there is no initial sd.
     """
 
@@ -58,7 +68,9 @@ class SGLD(Shell):
         seed: int = 0,
         max_skips: int = 50,
     ) -> None:
-        options = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
+        options = {
+            key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
+        }
         options.update(init_sd=None, batch_size=None, kept=0)
         super().__init__(params, options.pop("num_data"), options)
 
@@ -88,7 +100,7 @@ class SGLD(Shell):
             state["square"].mul_(0.99).addcmul_(G, G, value=0.01)
             A = 1 / (1e-5 + state["square"].sqrt())  # (2)
         c = group["temperature"] / group["num_data"]
-        xi = standard_normal(state["mean"], group["seed"], group["step"], 0, member.index)
+        xi = standard_normal(state["mean"], group["seed"], group["step"], 0, member.number)
         prior, delta = self.prior_mean(member), c * group["prior_sd"] ** -2.0
         state["mean"].copy_(sgld_step(state["mean"], G, prior, A, xi, group["lr"], c, delta))
 
@@ -116,7 +128,7 @@ class SGLD(Shell):
         if not self._head["kept"]:
             head = self._head
             raise RuntimeError(
-                f"SGLD has kept no state yet: {head['updates']} updates were made and the first {head['burn_in']} "
+                f"SGLD has kept no state yet: of its {head['updates']} updates the first {head['burn_in']} "
                 "are burn-in; train longer or lower burn_in"
             )
         return DrawsPosterior(

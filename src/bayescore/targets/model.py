@@ -172,10 +172,16 @@ class TorchModel(ConstrainedModel):
         return value.reshape(x.shape[:-1])
 
     def _density(self, values: Values) -> Tensor:
-        with _unchecked_distributions():
+        with _distributions(self.dtype):
             if self.batched:
-                return self.log_density(**values)
-            return torch.vmap(lambda one: self.log_density(**one))(values)
+                return self._one(values)
+            return torch.vmap(self._one)(values)
+
+    def _one(self, values: Values) -> Tensor:
+        value = self.log_density(**values)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"log_density must return a torch.Tensor; it returned {type(value).__name__}")
+        return value
 
     def _generate(self, values: Values, rng: torch.Generator) -> Values:
         if self.generated is None:
@@ -186,7 +192,7 @@ class TorchModel(ConstrainedModel):
         flat = {name: value.reshape(-1, *shapes[name]) for name, value in values.items()}
         extra = {"rng": rng} if self._draws_random else {}
         rows = []
-        with _unchecked_distributions():
+        with _distributions(self.dtype):
             for i in range(lead.numel()):
                 rows.append(self.generated(**{name: value[i] for name, value in flat.items()}, **extra))
         stacked = {name: torch.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
@@ -199,14 +205,12 @@ class TorchModel(ConstrainedModel):
             with torch.no_grad():
                 value = self._density(values)
         except RuntimeError as error:
-            if "vmap" not in str(error) and "data-dependent" not in str(error):
+            if "data-dependent" not in str(error):
                 raise
             raise TypeError(
-                "log_density cannot be run over many draws at once; replace `if` on values by torch.where, or "
-                f"write it for all draws and pass batched=True ({str(error).splitlines()[0]})"
+                "log_density cannot be run over many draws at once because it branches on values; "
+                "replace `if` by torch.where, or write it for all draws and pass batched=True"
             ) from error
-        if not isinstance(value, Tensor):
-            raise TypeError(f"log_density must return a torch.Tensor; it returned {type(value).__name__}")
         if value.shape != (2,):
             per_draw = tuple(value.shape) if self.batched else tuple(value.shape[1:])
             want = "(n,) for n draws" if self.batched else "one number, () for one draw"
@@ -239,11 +243,16 @@ def _check_names(what: str, fn: object, names: list[str]) -> None:
 
 
 @contextmanager
-def _unchecked_distributions() -> Iterator[None]:
-    """torch.distributions without argument checks, which cannot run under vmap; restored on the way out."""
-    before = Distribution._validate_args
+def _distributions(dtype: torch.dtype) -> Iterator[None]:
+    """torch.distributions as a density needs them, and as they were on the way out.
+
+    Their argument checks cannot run under vmap, and Normal(0, 0.1) would be a float32 distribution.
+    """
+    checks, before = Distribution._validate_args, torch.get_default_dtype()
     Distribution.set_default_validate_args(False)
+    torch.set_default_dtype(dtype)
     try:
         yield
     finally:
-        Distribution.set_default_validate_args(before)
+        Distribution.set_default_validate_args(checks)
+        torch.set_default_dtype(before)

@@ -33,6 +33,7 @@ def arms(components: int) -> dict[str, Spec]:
         "Ours": OURS,
         "Ours, default": arm("proximal", tuned=False),
         "ADVI, Gumbel": GUMBEL,
+        "ADVI, Gumbel, sticking": arm("advi", mixture="gumbel", temperature=0.05, stick=True),
         "ADVI, stratified": {**STRATIFIED, "steps": 1000 // components},
         "ADVI, stratified, equal iterations": STRATIFIED,
         "GSM": GSM,

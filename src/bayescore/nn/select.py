@@ -1,0 +1,73 @@
+"""Which parameters are Bayesian: by name pattern, the last layer, everything but the norms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from bayescore.checks import nearest
+
+__all__ = ["select"]
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
+
+
+def select(
+    model: nn.Module, include: str | Iterable[str] = "*", exclude: str | Iterable[str] = ()
+) -> list[tuple[str, nn.Parameter]]:
+    """Named parameters that match a pattern of `include` and none of `exclude`; frozen ones never do.
+
+    Patterns are those of file names ("head.*", "*.bias"). Two words stand for themselves: "last" is the last
+    module that has parameters, "norms" are the parameters of normalisation layers.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))
+    >>> [name for name, _ in select(model, "last")]
+    ['2.weight', '2.bias']
+    >>> [name for name, _ in select(model, exclude=["norms", "*.bias"])]
+    ['0.weight', '2.weight']
+    """
+    wanted, unwanted = _patterns(model, include), _patterns(model, exclude)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    for pattern in [*wanted, *unwanted]:
+        if not any(fnmatchcase(name, pattern) for name, _ in model.named_parameters()):
+            hint = nearest(pattern, names)
+            guess = f"; did you mean {hint!r}?" if hint else ""
+            raise ValueError(f"no parameter matches {pattern!r}{guess}")
+    chosen = [
+        (name, p)
+        for name, p in model.named_parameters()
+        if p.requires_grad
+        and any(fnmatchcase(name, pattern) for pattern in wanted)
+        and not any(fnmatchcase(name, pattern) for pattern in unwanted)
+    ]
+    if not chosen:
+        raise ValueError(f"no trainable parameter is left by include={include!r}, exclude={exclude!r}")
+    return chosen
+
+
+def _patterns(model: nn.Module, words: str | Iterable[str]) -> list[str]:
+    found = []
+    for word in [words] if isinstance(words, str) else words:
+        if word == "last":
+            found += _last(model)
+        elif word == "norms":
+            found += [
+                f"{module_name}.{name}".lstrip(".")
+                for module_name, module in model.named_modules()
+                if isinstance(module, NORMS)
+                for name, _ in module.named_parameters(recurse=False)
+            ]
+        else:
+            found.append(word)
+    return found
+
+
+def _last(model: nn.Module) -> list[str]:
+    owners = [
+        [f"{module_name}.{name}".lstrip(".") for name, _ in module.named_parameters(recurse=False)]
+        for module_name, module in model.named_modules()
+    ]
+    return [names for names in owners if names][-1]

@@ -1,0 +1,38 @@
+"""A sign that a density cannot be normalised: its logarithm is linear in a coordinate.
+
+    d log Phi / d x_i = c for all x   =>   Phi(x) = exp(c x_i) h(the others), whose integral diverges     (1)
+c = 0 is a parameter that no prior and no datum touches; c = 1 a positive one, of which only the log-Jacobian
+is left.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayescore.targets.base import Target
+
+__all__ = ["improper_coordinates"]
+
+
+def improper_coordinates(target: Target, draws: Tensor) -> list[str]:
+    """The coordinates whose score is the same at all draws (n, D), by name; non-finite scores do not count.
+
+    >>> from bayescore.targets.functions import LogDensity
+    >>> half = LogDensity(lambda x: -x[:, 0].square() + 0 * x[:, 1], dim=2)
+    >>> improper_coordinates(half, torch.randn(20, 2, dtype=torch.float64))
+    ['x[2]']
+    """
+    if target.stochastic:
+        raise TypeError("a random score cannot tell whether the density is proper; give the exact target")
+    points = draws.reshape(-1, target.dim)
+    score = target.score(points)
+    usable = score.isfinite().all(-1)
+    if int(usable.sum()) < 2 or bool((points[usable][0] == points[usable]).all()):
+        return []
+    score = score[usable]
+    spread = score.amax(0) - score.amin(0)
+    scale = score.abs().amax(0).clamp_min(1.0)
+    same = (spread <= 16 * torch.finfo(score.dtype).eps * scale).tolist()
+    names = getattr(target, "names", None) or [f"x[{i + 1}]" for i in range(target.dim)]
+    return [name for name, constant in zip(names, same, strict=True) if constant]
