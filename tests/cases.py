@@ -218,7 +218,7 @@ RUNS: dict[str, tuple[bs.methods.Method, str]] = {
 
 
 def same_run(a: bs.Fit, b: bs.Fit) -> None:
-    """Two fits are bitwise the same run: parameters, method state, history without the clock, counts, status."""
+    """Two fits are bitwise one run: parameters, state, counts, status, history without the clock."""
     mine, theirs = a.state.tensors(), b.state.tensors()
     assert mine.keys() == theirs.keys()
     for key, value in mine.items():

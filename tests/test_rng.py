@@ -48,7 +48,7 @@ def test_draws_have_the_stated_law_and_dtype() -> None:
 
 @pytest.mark.parametrize("seed", [1.5, "3", True, [1]])
 def test_what_is_no_seed_is_refused(seed: object) -> None:
-    with pytest.raises(TypeError, match="a seed is an int, a torch.Generator or None"):
+    with pytest.raises(TypeError, match=r"a seed is an int, a torch\.Generator or None"):
         generator(seed)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""One Gaussian in many forms: covariance, precision, low rank, diagonal and a mixture of one are the same law."""
+"""One Gaussian in many forms: covariance, precision, low rank, diagonal, and a mixture of one."""
 
 from __future__ import annotations
 

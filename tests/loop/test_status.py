@@ -188,7 +188,7 @@ def test_a_plateau_ends_each_fit_of_a_batch_in_its_own_time() -> None:
 
 
 def test_a_plateau_of_what_is_not_recorded_is_refused_with_what_is() -> None:
-    with pytest.raises(ValueError, match="Plateau watches 'kl', which is not recorded; there is .*loss"):
+    with pytest.raises(ValueError, match=r"Plateau watches 'kl', which is not recorded; there is .*loss"):
         bs.fit(TARGET, family("full"), bs.methods.GSM(), steps=5, stop=bs.Plateau("kl"))
 
 

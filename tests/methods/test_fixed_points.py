@@ -1,4 +1,4 @@
-"""The exact posterior is a fixed point of every method, or has zero expected gradient, in every family it serves."""
+"""The exact posterior is a fixed point of every method, or has zero expected gradient, in every family."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_no_option_of_proximal_score_moves_the_exact_posterior(kind: str, option
 
 
 def test_it_is_the_floor_that_keeps_adam_from_making_steps_out_of_rounding() -> None:
-    """Plain Adam divides a gradient by its own size, however small: it walks away from where it should stay."""
+    """Plain Adam divides a gradient by its own size, however small: it walks away from the optimum."""
     q = family("diagonal", 3, 1)
     target = Exact(type(q).stack([q]))
     moved = {

@@ -37,7 +37,7 @@ def test_after_one_draw_the_new_gaussian_has_the_given_score_there(dim: int, see
 @cases
 @settings(max_examples=30)
 def test_no_other_gaussian_with_that_score_is_nearer(dim: int, seed: int, size: float) -> None:
-    """With mean z + V g the constraint holds for every V: the KL divergence is stationary at the update's V."""
+    """With mean z + V g the constraint holds for every V: the divergence is stationary at the update's V."""
     mu, sigma, z, g = problem(dim, seed, size)
     _, V = gsm_update(mu, sigma, z, g)
     L = torch.linalg.cholesky(V[0]).requires_grad_()

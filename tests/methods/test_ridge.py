@@ -1,4 +1,4 @@
-"""The closed form of the proximal problem for a diagonal Gaussian: least squares, natural gradient, positive."""
+"""The proximal problem of a diagonal Gaussian in closed form: least squares, natural gradient, positive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cases = given(
 
 
 def least_squares(mean: Tensor, log_sd: Tensor, theta: Tensor, s: Tensor, a: float) -> tuple[Tensor, Tensor]:
-    """The h and P of one coordinate that minimise a E_q|g - g_t|^2 + (1/S) sum |g(theta_i) - s_i|^2, g = h - P x.
+    """The h and P that minimise a E_q|g - g_t|^2 + (1/S) sum |g(theta_i) - s_i|^2 with g = h - P x.
 
     The expectation of a quadratic over q_t is exact at three Gauss-Hermite nodes.
     """

@@ -1,9 +1,9 @@
-"""The theory of the proximal step: what it does in expectation, and where its gradient is and is not unbiased.
+"""The theory of the proximal step: what it does in expectation, and which of its gradients are unbiased.
 
 For Gaussian q_t = N(m, V) and target N(mu, Sigma), minimising the population loss
     E_{q_t} [ alpha |g - g_t|^2 + |g - s|^2 ]                                                       (1)
-mixes the scores, g = beta g_t + (1 - beta) s with beta = alpha/(1 + alpha), so that the new precision and mean are
-    V'^{-1} = beta V^{-1} + (1 - beta) Sigma^{-1},   V'^{-1} m' = beta V^{-1} m + (1 - beta) Sigma^{-1} mu   (2)
+mixes the scores, g = beta g_t + (1 - beta) s with beta = alpha/(1 + alpha): the new precision and mean are
+    V'^{-1} = beta V^{-1} + (1-beta) Sigma^{-1},  V'^{-1} m' = beta V^{-1} m + (1-beta) Sigma^{-1} mu   (2)
 and after T steps  g_T - s = gamma_T (g_0 - s),  gamma_T = prod_t alpha_t/(1 + alpha_t).                (3)
 """
 
@@ -156,7 +156,7 @@ class PairedNoise(Target):
 def inner_gradient(
     n: int, q: Family, target: Target, seeds: list[int], rate: float, alpha: float = 0.0
 ) -> Tensor:
-    """The gradient of inner step n (from 1) of plain SGD, (F, P): what the step moved, divided by the rate."""
+    """The gradient of inner step n (from 1) of SGD, (F, P): what the step moved, divided by the rate."""
     after = [q.in_form("precision").flat().expand(len(seeds), -1)]
     for count in range(1, n + 1):
         method = ProximalScore(

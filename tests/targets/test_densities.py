@@ -178,7 +178,7 @@ def test_means_of_the_generator_are_standard_normal_and_three_times_wider_when_s
 
 
 def test_scale_of_the_generator_has_the_standard_deviation_of_the_paper() -> None:
-    """In one dimension V = 1 + a x^2 with a ~ N(0, 0.3^2) kept while V > 0, so Var and mean follow by simulation."""
+    """In one dimension V = 1 + a x^2, a ~ N(0, 0.3^2), redrawn until V > 0: its law by simulation."""
     drawn = torch.stack(
         [random_covariance(1, torch.Generator().manual_seed(s)).squeeze() for s in range(4000)]
     )

@@ -109,7 +109,7 @@ def test_a_wrong_score_is_named_with_what_it_returned(fn, error, sentence) -> No
 
 @pytest.mark.parametrize("cls", [LogDensity, ScoreFunction])
 def test_a_function_target_needs_a_function_and_a_dimension(cls: type) -> None:
-    with pytest.raises(TypeError, match="fn must be a function from points to .*; got int"):
+    with pytest.raises(TypeError, match=r"fn must be a function from points to .*; got int"):
         cls(3, dim=2)
     with pytest.raises(ValueError, match="dim must be at least 1; got 0"):
         cls(quadratic, dim=0)

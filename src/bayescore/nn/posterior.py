@@ -204,3 +204,4 @@ def _write(live: dict[str, Tensor], values: Weights) -> None:
     with torch.no_grad():
         for name, value in values.items():
             live[name].copy_(value)
+    torch.clear_autocast_cache()  # it keeps copies of weights that have just changed

@@ -104,6 +104,7 @@ class Shell(Sampling):
             group["skipped_in_a_row"] = 0
         for member in members:
             self._update(member, draws, scale)
+        torch.clear_autocast_cache()
 
     def _update(self, member: Member, draws: int, scale: float) -> None:
         p, state = member.weight, member.state

@@ -134,6 +134,7 @@ class Sampling(torch.optim.Optimizer):
             with torch.no_grad():
                 for member in members:
                     self._perturb(member)
+            torch.clear_autocast_cache()  # it keeps low-precision copies of weights that have just changed
             yield
         except BaseException:
             for member in members:
@@ -143,6 +144,7 @@ class Sampling(torch.optim.Optimizer):
             with torch.no_grad():
                 for member in members:
                     self._restore(member)
+            torch.clear_autocast_cache()
             self._open = False
         self._close(members)
 

@@ -47,18 +47,20 @@ def kl_figure(
     *,
     paper: Mapping[str, float] | None = None,
     traces: Sequence[tuple[str, str]] = (("forward_kl", "forward KL"),),
+    points: tuple[str, str] = ("forward_kl", "final forward KL"),
     bound: bool = False,
     note: str = "",
     name: str = "",
 ) -> Figure:
-    """Traces against score calls, then the final forward KL of every arm."""
+    """Traces against score calls, then one number of every arm with its interval."""
     drawing, axes = panels(len(traces) + 1, width=3.7, height=3.1)
     for place, (metric, label) in zip(axes, traces, strict=False):
         plot_traces(place, records, metric, label=label)
     if bound:
         bound_line(axes[0], records)
-    points = {a: median_interval(chosen.values("forward_kl", math.inf)) for a, chosen in records.arms.items()}
-    plot_points(axes[-1], points, label="final forward KL", log=True, paper=paper)
+    metric, label = points
+    medians = {a: median_interval(chosen.values(metric, math.inf)) for a, chosen in records.arms.items()}
+    plot_points(axes[-1], medians, label=label, log=True, paper=paper)
     shared_legend(drawing, columns=3)
     star = " Star: the paper's value." if paper else ""
     return captioned(drawing, records, title=title, name=name, note=f"{LINES}{star} {note}".strip())

@@ -55,7 +55,8 @@ def tables(records: Records) -> list[Table]:
 
 
 def figures(records: Records) -> list[Figure]:
-    return [kl_figure(records, TITLE)]
+    printed = {value.arm: value.value for value in PAPER if value.metric == "hit_0.01"}
+    return [kl_figure(records, TITLE, points=("hit_0.01", "iterations to 1e-2"), paper=printed)]
 
 
 EXPERIMENT = Experiment(

@@ -51,7 +51,8 @@ def figures(records: Records) -> list[Figure]:
     traces = (("forward_kl", "forward KL"), ("mean_error", "|m - m*|"), ("covariance_error", "|V - V*|"))
     full = records.select(lambda r: "diagonal" not in r.method)
     diagonal = records.select(lambda r: "diagonal" in r.method)
-    found = [kl_figure(full, "Gaussian targets, full Gaussian family", traces=traces)]
+    hits = ("calls_0.01", "score calls to 1e-2")
+    found = [kl_figure(full, "Gaussian targets, full Gaussian family", traces=traces, points=hits)]
     if diagonal:
         found.append(kl_figure(diagonal, "Gaussian targets, diagonal family", name="diagonal", traces=traces))
     return found
