@@ -1,9 +1,9 @@
 """Pictures of a fit: its density over that of the target, and the way it took.
 
-Densities are shown by their smallest regions of mass p = 50, 80 and 95 %, which look alike whatever the peak is:
+A density is shown by its smallest regions of mass p = 50, 80 and 95 %, whatever the height of its peaks:
     {x : f(x) >= c_p},   c_p the largest c with  sum f(x_i) over f(x_i) >= c  at least  p sum f(x_i)      (1)
-over a grid x_i. In two dimensions f is evaluated; beyond, it is a smoothed histogram of draws, for pairs of the
-first four coordinates. The target is filled in grey and q drawn in colour, so that black and white suffices.
+over a grid x_i. In two dimensions f is evaluated; beyond, it is a smoothed histogram of draws, for pairs of
+the first four coordinates. The target is filled in grey and q drawn in colour, so black and white suffices.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _CHUNK = 2_000  # points per call: a density may hold all data for each of them
 def plot_fit(fit: Fit) -> Figure:
     """The density of a fit over its target, with the recorded ELBO and loss.
 
-    One panel in one or two dimensions, pairs of the first four coordinates beyond. The target is shown where it
-    has a density (one or two dimensions) or exact draws (beyond).
+    One panel in one or two dimensions, pairs of the first four coordinates beyond. The target is shown where
+    it has a density (one or two dimensions) or exact draws (beyond).
     """
     try:
         from matplotlib.figure import Figure
@@ -50,7 +50,9 @@ def plot_fit(fit: Fit) -> Figure:
         raise ImportError("plots need matplotlib: pip install 'bayescore[plot]'") from missing
     dim = min(fit.family.dim, 4)
     with figure_style():
-        figure = Figure(figsize=(8.4, 5.2) if dim <= 2 else (2.2 * dim + 0.6, 2.1 * dim + 0.7), layout="constrained")
+        figure = Figure(
+            figsize=(8.4, 5.2) if dim <= 2 else (2.2 * dim + 0.6, 2.1 * dim + 0.7), layout="constrained"
+        )
         if dim <= 2:
             grid = figure.add_gridspec(2, 2, width_ratios=(2.1, 1))
             _density_panel(figure.add_subplot(grid[:, 0]), fit)
@@ -72,14 +74,16 @@ def plot_fit(fit: Fit) -> Figure:
 
 
 def common_window(target: Target | None, families: Sequence[Family]) -> Window:
-    """Limits of every coordinate that hold the target's draws, where there are any, and those of the families."""
+    """Limits of every coordinate that hold draws of the families and, where it has any, of the target."""
     clouds = [family.sample(_DRAWS, seed=0) for family in families]
     margin = 0.35
     if target is not None and target.has_samples:
         clouds.append(target.sample(_DRAWS, seed=0))
         margin = 0.06
     edges = torch.tensor([0.004, 0.996], dtype=torch.float64)
-    low, high = torch.stack([torch.quantile(cloud.double().cpu(), edges, dim=0) for cloud in clouds], 1)  # (n, D) each
+    low, high = torch.stack(
+        [torch.quantile(cloud.double().cpu(), edges, dim=0) for cloud in clouds], 1
+    )  # (n, D) each
     first, last = low.min(0).values, high.max(0).values
     pad = margin * (last - first)
     return tuple(zip((first - pad).tolist(), (last + pad).tolist(), strict=True))
@@ -90,7 +94,9 @@ def draw_target(axes: Axes, target: Target, window: Window) -> None:
     _fill(axes, _evaluate(target.log_prob, window))
 
 
-def draw_family(axes: Axes, family: Family, window: Window, colour: str = COLOURS[0], draws: int = 400) -> None:
+def draw_family(
+    axes: Axes, family: Family, window: Window, colour: str = COLOURS[0], draws: int = 400
+) -> None:
     """Outline the regions (1) of a family in two dimensions, with a few of its draws."""
     points = family.sample(draws, seed=1).cpu().numpy()
     axes.plot(*points.T, ".", color=colour, alpha=0.35, markersize=2.5, zorder=2)
@@ -121,7 +127,9 @@ def _pairs(figure: Figure, grid: Any, fit: Fit, dim: int) -> None:
     window = common_window(fit.target, [fit.family])
     ours = fit.family.sample(_DRAWS, seed=1)[:, :dim].cpu().numpy()
     exact = fit.target is not None and fit.target.has_samples
-    theirs = fit.target.sample(_DRAWS, seed=2)[:, :dim].cpu().numpy() if fit.target is not None and exact else None
+    theirs = (
+        fit.target.sample(_DRAWS, seed=2)[:, :dim].cpu().numpy() if fit.target is not None and exact else None
+    )
     for i in range(dim):
         for j in range(i + 1):
             axes = figure.add_subplot(grid[i, j])
@@ -145,14 +153,16 @@ def _pairs(figure: Figure, grid: Any, fit: Fit, dim: int) -> None:
 
 
 def _trace(axes: Axes, fit: Fit, name: str) -> None:
-    """A recorded column against score calls; the scale follows what comes after the first tenth of the run."""
+    """A recorded column against score calls; the scale fits what comes after the first tenth of the run."""
     calls = np.array(fit.history.columns["score_calls"])
     values = np.array(fit.history.columns.get(name, []))
     kept = np.isfinite(values)
     axes.set_title({"elbo": "ELBO (larger is better)", "loss": "loss (smaller is better)"}[name])
     axes.set_xlabel("score calls")
     if not kept.any():
-        axes.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color="#666666")
+        axes.text(
+            0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color="#666666"
+        )
         axes.set(xticks=[], yticks=[])
         return
     calls, values = calls[kept], values[kept]
@@ -183,7 +193,7 @@ def _name(i: int) -> str:
 
 
 def _evaluate(log_density: Callable[[Tensor], Tensor], window: Window) -> Grid:
-    """A density in one or two dimensions on a grid, up to the constant that makes it integrate to one there."""
+    """A density in one or two dimensions on a grid, scaled so that it integrates to one there."""
     sides = [torch.linspace(low, high, _SIZE, dtype=torch.float64) for low, high in window]
     points = torch.stack(torch.meshgrid(*sides, indexing="xy"), -1).reshape(-1, len(sides))
     with torch.no_grad():
@@ -215,14 +225,16 @@ def _levels(f: np.ndarray) -> list[float]:
     """c_p of (1), from the outermost region inwards."""
     ordered = np.sort(f.ravel())[::-1]
     mass = np.cumsum(ordered) / ordered.sum()
-    return [float(ordered[min(np.searchsorted(mass, p), len(ordered) - 1)]) for p in reversed(MASSES)]
+    return [float(ordered[min(int(np.searchsorted(mass, p)), len(ordered) - 1)]) for p in reversed(MASSES)]
 
 
 def _fill(axes: Axes, grid: Grid) -> None:
     x, y, f = grid
     levels = _levels(f)
     if levels == sorted(set(levels)):
-        axes.contourf(x, y, f, levels=[*levels, max(float(f.max()), levels[-1]) * 1.01], colors=_GREYS, zorder=1)
+        axes.contourf(
+            x, y, f, levels=[*levels, max(float(f.max()), levels[-1]) * 1.01], colors=_GREYS, zorder=1
+        )
 
 
 def _outline(axes: Axes, grid: Grid, colour: str) -> None:

@@ -78,6 +78,16 @@ def test_no_option_of_proximal_score_moves_the_exact_posterior(kind: str, option
     stays(ProximalScore(**options), kind, 3, 1, 1e-9)
 
 
+@given(
+    kind=st.sampled_from(["full", "precision", "diagonal"]), dim=dims, seed=seeds, samples=st.integers(1, 4)
+)
+@settings(max_examples=25)
+def test_proximal_score_in_the_norm_of_the_covariance_does_not_move_from_the_exact_posterior(
+    kind: str, dim: int, seed: int, samples: int
+) -> None:
+    stays(ProximalScore(metric="covariance", samples=samples, inner_steps=5), kind, dim, seed, 1e-9)
+
+
 def test_it_is_the_floor_that_keeps_adam_from_making_steps_out_of_rounding() -> None:
     """Plain Adam divides a gradient by its own size, however small: it walks away from the optimum."""
     q = family("diagonal", 3, 1)

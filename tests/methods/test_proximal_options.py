@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import bayescore as bs
+from bayescore.families import DiagonalGaussian, FullGaussian
 from bayescore.methods import ProximalScore
 from bayescore.oracle import CountingOracle
 from bayescore.rng import Streams
 from bayescore.targets import Gaussian, Target
-from cases import EVERY, F64, Exact, covariance, family, normal, one_step, streams, walk
+from cases import EVERY, F64, Exact, covariance, family, kl, normal, one_step, streams, walk
 
 SGD = {"optimizer": "sgd", "decay": "constant"}
 FAR = Gaussian(normal(3, seed=50), covariance(3, 51))
@@ -138,6 +140,56 @@ def test_clipping_never_moves_a_fit_with_residual_zero() -> None:
     torch.testing.assert_close(after.flat(), q.flat(), rtol=1e-9, atol=1e-9)
 
 
+# -- the norm of the covariance ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal"])
+@pytest.mark.parametrize("options", [{}, {"optimizer": "sgd", "learning_rate": 1e-3}, {"reset": True}])
+def test_in_the_norm_of_the_covariance_a_transformed_problem_takes_the_transformed_steps(
+    kind: str, options: dict
+) -> None:
+    """Any triangular change of variables for a full Gaussian, any units for a diagonal one, over five steps."""
+    method = ProximalScore(metric="covariance", inner_steps=4, **options)
+    q, shift = family(kind), normal(3, seed=7)
+    scales = (3 * normal(3, seed=8)).exp()
+    A = torch.diag(scales) @ (torch.eye(3, dtype=F64) + normal(3, 3, seed=9).triu(1) * (kind == "full"))
+    target = Gaussian(A @ FAR.mean + shift, A @ FAR.covariance @ A.T)
+    if kind == "full":
+        moved = FullGaussian.from_moments(A @ q.mean + shift, A @ q.covariance @ A.T)
+    else:
+        moved = DiagonalGaussian(scales * q.mean + shift, q.log_sd + scales.log())
+    one, other = (walk(method, start, goal, steps=5)[0] for start, goal in ((q, FAR), (moved, target)))
+    inverse = torch.linalg.inv(A)
+    torch.testing.assert_close(inverse @ (other.mean - shift), one.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(inverse @ other.covariance @ inverse.T, one.covariance, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["full", "precision", "diagonal"])
+def test_in_the_norm_of_the_covariance_the_first_step_descends_the_weighted_loss(kind: str) -> None:
+    """From N(0, I) the norm is the Euclidean one and so is the step."""
+    q = DiagonalGaussian.init(3) if kind == "diagonal" else FullGaussian.init(3)
+    options = {"inner_steps": 4, "samples": 2}
+    a = one_step(ProximalScore(metric="covariance", **options), q, FAR)
+    b = one_step(ProximalScore(**options), q, FAR)
+    torch.testing.assert_close(a.flat(), b.flat(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
+def test_in_the_norm_of_the_covariance_a_start_of_any_width_arrives(scale: float) -> None:
+    target = Gaussian.random(3, seed=4)
+    start = FullGaussian.init(3, scale=scale)
+    fit = bs.fit(target, start, ProximalScore(metric="covariance", samples=4), steps=2000, record_every=2000)
+    assert kl(target.mean, target.covariance, fit.family.mean, fit.family.covariance) < 1e-2
+
+
+@pytest.mark.parametrize("kind", ["low-rank", "mixture", "planar", "realnvp"])
+def test_the_norm_of_the_covariance_is_refused_for_other_families(kind: str) -> None:
+    q = family(kind)
+    sentence = f"metric='covariance' cannot fit a {type(q).__name__}; it serves FullGaussian and Diagonal"
+    with pytest.raises(TypeError, match=sentence):
+        ProximalScore(metric="covariance").check(q, FAR)
+
+
 # -- bad input --------------------------------------------------------------------------------------------
 
 
@@ -162,6 +214,11 @@ def test_clipping_never_moves_a_fit_with_residual_zero() -> None:
         ({"clip": 0.0}, ValueError, "clip must be positive or None; got 0.0"),
         ({"clip": float("nan")}, ValueError, "clip.*nan"),
         ({"solver": "newton"}, ValueError, "solver must be 'gradient' or 'exact'; got 'newton'"),
+        ({"metric": "manhattan"}, ValueError, "metric must be 'euclidean' or 'covariance'; got 'manhattan'"),
+        ({"metric": "covariance", "solver": "exact"}, ValueError, "metric.*exact|exact.*metric"),
+        ({"mean_damping": 10.0}, ValueError, "mean_damping belongs to solver='exact'"),
+        ({"solver": "exact", "mean_damping": -1.0}, ValueError, "mean_damping.*-1"),
+        ({"solver": "exact", "mean_damping": "slow"}, ValueError, "mean_damping must be one of .*got 'slow'"),
         ({"damping": 1000.0}, ValueError, "damping belongs to solver='exact'"),
         (
             {"solver": "exact", "damping": 99.0},

@@ -25,7 +25,9 @@ def pairwise() -> list[tuple[str, str, str, int, int]]:
     rows = []
     for i, shell in enumerate(SHELLS):
         for j, network in enumerate(NETWORKS):
-            rows.append((shell, network, MODES[(i + j) % 4], (1, 3)[(i + j // 2) % 2], (1, 2)[(i // 2 + j) % 2]))
+            rows.append(
+                (shell, network, MODES[(i + j) % 4], (1, 3)[(i + j // 2) % 2], (1, 2)[(i // 2 + j) % 2])
+            )
     return rows
 
 

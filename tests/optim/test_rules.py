@@ -1,4 +1,4 @@
-"""The network rules are the library's rules: reference == fast pass == the functional method, under one noise."""
+"""The network rules are the library's: reference == fast pass == functional method, under one noise."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ def test_gradient_solver_is_algorithm_1(dtype: torch.dtype, draws: int, optimize
 @pytest.mark.parametrize("draws", [1, 3])
 def test_advi_step_is_that_of_the_functional_method(dtype: torch.dtype, draws: int) -> None:
     p, eps = start(dtype, draws)
-    expected = functional_step(FunctionalADVI(samples=draws, learning_rate=0.01, decay="constant"), p, 0.3, eps)
+    expected = functional_step(
+        FunctionalADVI(samples=draws, learning_rate=0.01, decay="constant"), p, 0.3, eps
+    )
     opt = ADVI([p], 1, lr=0.01, sd_rate=1.0, **FLAT)
     agree(one_step(opt, p, eps), expected, dtype)
 

@@ -114,7 +114,9 @@ def test_global_settings_are_back_after_a_call(model: TorchModel) -> None:
 
 def test_plain_numbers_in_distributions_have_the_precision_of_the_model() -> None:
     model = TorchModel({"m": Real()}, lambda m: Normal(0, 0.1).log_prob(m))
-    exact = Normal(*torch.tensor([0.0, 0.1], dtype=torch.float64)).log_prob(torch.tensor(0.3, dtype=torch.float64))
+    exact = Normal(*torch.tensor([0.0, 0.1], dtype=torch.float64)).log_prob(
+        torch.tensor(0.3, dtype=torch.float64)
+    )
     assert model.log_prob(torch.tensor([0.3], dtype=torch.float64)) == exact
 
 

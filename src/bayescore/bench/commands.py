@@ -66,10 +66,10 @@ def bench_fit(
 
 def _measure(repeats: int, peers: bool, quick: bool, tell: Tell) -> list[Part]:
     if quick:
-        problems = [banana(budget=30), gaussian(dim=5, condition=10.0, budget=30)]
+        problems = [banana(budget=10), gaussian(dim=5, condition=10.0, budget=10)]
         return [
-            inner_loop(repeats, tell, steps=5, mixture_steps=5),
-            batch(repeats, tell, steps=5),
+            inner_loop(repeats, tell, steps=3, mixture_steps=3),
+            batch(repeats, tell, steps=3),
             race(repeats, tell, problems, peers=peers, settings=1),
         ]
     return [

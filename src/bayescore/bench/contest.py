@@ -14,10 +14,12 @@ Setting = Mapping[str, float | int]
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1)
 DRAWS = (1, 10, 100)  # per step, where a method takes gradient steps
 BATCHES = (2, 10, 100)  # per step, where it solves for the next Gaussian
-PATHS = ((30, 10), (60, 20), (100, 30))  # L-BFGS iterations and the updates it remembers
+PATHS = ((30, 10, 1e-5), (100, 50, 1e-9))  # iterations, updates remembered and tolerance of L-BFGS
 DESCENTS: tuple[Setting, ...] = tuple({"learning_rate": r, "draws": s} for s in DRAWS for r in LEARNING_RATES)
 SOLVES: tuple[Setting, ...] = tuple({"batch": b} for b in BATCHES)
-SINGLE: tuple[Setting, ...] = tuple({"iterations": i, "history": h, "draws": 200} for i, h in PATHS)
+SINGLE: tuple[Setting, ...] = tuple(
+    {"iterations": i, "history": h, "tolerance": f, "draws": 200} for i, h, f in PATHS
+)
 MULTI: tuple[Setting, ...] = tuple({**s, "paths": 4} for s in SINGLE)
 
 
@@ -63,6 +65,14 @@ OURS: tuple[Own, ...] = (
         lambda s: ProximalScore(learning_rate=s["learning_rate"], samples=int(s["draws"])),
         check_every=1,
     ),
+    Own(
+        "ProximalScore, metric=covariance",
+        DESCENTS,
+        lambda s: ProximalScore(
+            learning_rate=s["learning_rate"], samples=int(s["draws"]), metric="covariance"
+        ),
+        check_every=1,
+    ),
     Own("BaM", SOLVES, lambda s: BaM(batch=int(s["batch"])), check_every=1),
     Own("GSM", SOLVES, lambda s: GSM(batch=int(s["batch"])), check_every=1),
     Own(
@@ -85,7 +95,7 @@ def words(setting: Setting) -> str:
     """A setting for people: "learning rate 0.03, 10 draws"."""
     parts = []
     for key, value in setting.items():
-        before = key in ("learning_rate", "batch", "history")
+        before = key in ("learning_rate", "batch", "history", "tolerance")
         name = key.removesuffix("s") if value == 1 else key.replace("_", " ")
         parts.append(f"{name} {value:g}" if before else f"{value:g} {name}")
     return ", ".join(parts)

@@ -23,7 +23,7 @@ class _Watch:
     """A metric that stops the clock and a callback that starts it again, or ends the fit at the goal."""
 
     def __init__(self, problem: Problem, limit: float) -> None:
-        self.problem, self.limit = problem, limit
+        self.problem, self.goal, self.limit = problem, problem.goal, limit
         self.seconds, self.elbo, self.checks = 0.0, -math.inf, 0
         self.running_since = time.perf_counter()
 
@@ -39,7 +39,7 @@ class _Watch:
 
     def callback(self, fit: Fit) -> bool:  # noqa: ARG002
         self.running_since = time.perf_counter()
-        return self.elbo >= self.problem.goal or self.seconds > self.limit
+        return self.elbo >= self.goal or self.seconds > self.limit
 
 
 def run_own(entry: Own, problem: Problem, setting: Setting, seed: int, limit: float) -> Finish:
@@ -58,7 +58,7 @@ def run_own(entry: Own, problem: Problem, setting: Setting, seed: int, limit: fl
         check=False,
     )
     return Finish(
-        seconds=watch.seconds if watch.elbo >= problem.goal else None,
+        seconds=watch.seconds if watch.elbo >= watch.goal else None,
         score_calls=result.score_calls,
         steps=result.state.step,
         gap=problem.best - watch.elbo,

@@ -82,7 +82,7 @@ def plain_proximal(
         raise TypeError(f"the plain algorithm knows full Gaussians and mixtures; got {type(family).__name__}")
     q = _PlainGaussian(family) if isinstance(family, FullGaussian) else _PlainMixture(family)
     rate = family.learning_rate if method.learning_rate is None else method.learning_rate
-    optimizer = torch.optim.Adam(q.leaves.values(), lr=rate, eps=1e-12)
+    optimizer = torch.optim.Adam(q.leaves.values(), lr=rate)
     streams = Streams([seed], dtype=family.dtype, device=family.device)
     for t in range(steps):
         alpha = schedule(method.alpha, t, steps)

@@ -43,13 +43,13 @@ class _Commands(TyperGroup):
 def _later(name: str) -> Any:
     """A command of another package: an app of its own, or a function `add_commands` that fills one."""
     module = import_module(_LATER[name])
-    if not hasattr(module, "add_commands"):
-        group = typer.main.get_command(module.app)
-        group.name = name
-        return group
-    inner = typer.Typer()
-    module.add_commands(inner)
-    group = typer.main.get_command(inner)
+    outer = typer.Typer()
+    if hasattr(module, "add_commands"):
+        module.add_commands(outer)
+    else:
+        outer.add_typer(module.app, name=name)
+        outer.callback()(lambda: None)  # without it, a single group would stand for the whole
+    group = typer.main.get_command(outer)
     assert isinstance(group, TyperGroup)
     return group.commands[name]
 
@@ -75,8 +75,9 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[  # noqa: ARG001
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave."),
     ] = False,
 ) -> None:
     """Options of the whole command."""
@@ -95,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not hasattr(problem, "format_message"):
             raise
         place = getattr(getattr(problem, "ctx", None), "command_path", "bayescore")
-        complain(f"{problem.format_message().removeprefix('Invalid value: ').rstrip('.')} ({place} --help explains)")
+        sentence = problem.format_message().removeprefix("Invalid value: ").rstrip(".")
+        if sentence:  # a group without a command has shown its help instead
+            complain(f"{sentence} ({place} --help explains)")
         sys.exit(getattr(problem, "exit_code", MISUSED))
     sys.exit(code or 0)

@@ -39,7 +39,9 @@ def choose_family(name: str, dim: int, *, scale: float, seed: int, **sizes: int 
         FullGaussian: lambda: FullGaussian.init(dim, scale=scale),
         DiagonalGaussian: lambda: DiagonalGaussian.init(dim, scale=scale),
         LowRankGaussian: lambda: LowRankGaussian.init(dim, sizes.get("rank") or min(10, dim), scale=scale),
-        GaussianMixture: lambda: GaussianMixture.init(dim, sizes.get("components") or 5, scale=scale, seed=seed),
+        GaussianMixture: lambda: GaussianMixture.init(
+            dim, sizes.get("components") or 5, scale=scale, seed=seed
+        ),
         PlanarFlow: lambda: PlanarFlow.init(dim, sizes.get("layers") or 4, scale=scale, seed=seed),
         ZukoFlow: lambda: ZukoFlow.init(dim, transforms=sizes.get("layers") or 3, scale=scale, seed=seed),
     }

@@ -80,5 +80,7 @@ def _where(problem: Exception, path: Path) -> str:
     text = f"{type(problem).__name__}: {str(problem) or 'no message'}"
     if isinstance(problem, SyntaxError):
         return f"line {problem.lineno}, {text}"
-    frames = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).resolve() == path.resolve()]
+    frames = [
+        f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).resolve() == path.resolve()
+    ]
     return f"line {frames[-1].lineno}, {text}" if frames else text

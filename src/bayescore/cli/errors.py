@@ -26,7 +26,9 @@ class UserError(Exception):
 
 def complain(sentence: str, kind: str = "error") -> None:
     """One line on standard error."""
-    line = Text.assemble((f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), " ".join(sentence.split()))
+    line = Text.assemble(
+        (f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), " ".join(sentence.split())
+    )
     Console(file=sys.stderr).print(line, soft_wrap=True)
 
 

@@ -14,14 +14,16 @@ from bayescore.result import Fit
 __all__ = ["check_output", "check_plot", "write_output", "write_plot"]
 
 _OUTPUTS = {".nc": ("arviz", "arviz"), ".safetensors": ("safetensors", "")}
-_PICTURES = {suffix: ("matplotlib", "plot") for suffix in (".png", ".pdf", ".svg")}
+_PICTURES = dict.fromkeys((".png", ".pdf", ".svg"), ("matplotlib", "plot"))
 
 
 def check_output(path: Path, draws: int | None) -> None:
     """Refuse an output that could not be written after the fit."""
     _check("--output", path, _OUTPUTS)
     if draws is not None and path.suffix != ".nc":
-        raise UserError(f"--draws goes with an --output that ends in .nc; {path.name} keeps the whole density instead")
+        raise UserError(
+            f"--draws goes with an --output that ends in .nc; {path.name} keeps the whole density instead"
+        )
 
 
 def check_plot(path: Path) -> None:

@@ -28,9 +28,14 @@ _START, _METHOD, _FILES = "Start", "Method", "What is written"
 def fit_command(
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="A name that `bayescore list targets` shows, or path/to/file.py:function, a torch log density."),
+        typer.Argument(
+            metavar="TARGET",
+            help="A name that `bayescore list targets` shows, or path/to/file.py:function, a log density.",
+        ),
     ],
-    dim: Annotated[int | None, typer.Option(help="Dimensions of the target; needed for a function of yours.")] = None,
+    dim: Annotated[
+        int | None, typer.Option(help="Dimensions of the target; needed for a function of yours.")
+    ] = None,
     target_seed: Annotated[int, typer.Option(help="Seed of a target that is drawn at random.")] = 0,
     noise: Annotated[float | None, typer.Option(help="Noise level beta of the scores, 0 or more.")] = None,
     family: Annotated[
@@ -52,7 +57,9 @@ def fit_command(
         str, typer.Option(help="proximal, advi, gsm, bam, fisher or score.", rich_help_panel=_METHOD)
     ] = "proximal",
     steps: Annotated[int, typer.Option(help="Iterations.", rich_help_panel=_METHOD)] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of the run and of a random start.", rich_help_panel=_METHOD)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the run and of a random start.", rich_help_panel=_METHOD)
+    ] = 0,
     samples: Annotated[
         int | None, typer.Option(help="Draws, hence score calls, per iteration.", rich_help_panel=_METHOD)
     ] = None,
@@ -78,7 +85,9 @@ def fit_command(
     plot: Annotated[
         Path | None, typer.Option(help="A picture of the fit (.png, .pdf or .svg).", rich_help_panel=_FILES)
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show problems only.", rich_help_panel=_FILES)] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show problems only.", rich_help_panel=_FILES)
+    ] = False,
 ) -> None:
     """Fit a family to a target and say how good the fit is.
 
@@ -87,7 +96,13 @@ def fit_command(
     """
     with spoken_warnings():
         with explained():
-            counts = {"--dim": dim, "--steps": steps, "--components": components, "--rank": rank, "--layers": layers}
+            counts = {
+                "--dim": dim,
+                "--steps": steps,
+                "--components": components,
+                "--rank": rank,
+                "--layers": layers,
+            }
             for option, count in {**counts, "--samples": samples, "--draws": draws}.items():
                 if count is not None:
                     check_count(option, count)
@@ -100,10 +115,16 @@ def fit_command(
         with explained():
             aim = choose_target(target, dim, target_seed, noise)
             how = choose_method(method, samples=samples, learning_rate=learning_rate, settings=settings or [])
-            start = choose_family(family, aim.dim, scale=scale, seed=seed, components=components, rank=rank, layers=layers)
+            start = choose_family(
+                family, aim.dim, scale=scale, seed=seed, components=components, rank=rank, layers=layers
+            )
         result = _run(aim, start, how, steps, seed, quiet)
         if not quiet:
-            show_fit(result, console(), f"{type(how).__name__}, {type(start).__name__}, {target} in {aim.dim} dimensions")
+            show_fit(
+                result,
+                console(),
+                f"{type(how).__name__}, {type(start).__name__}, {target} in {aim.dim} dimensions",
+            )
         _write(result, output, draws, plot, quiet)
     if code := _CODES.get(result.outcome):
         if quiet:

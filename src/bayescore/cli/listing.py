@@ -24,7 +24,8 @@ _OWN = "or path/to/file.py:function, a torch log density of your own; in bracket
 
 _PAPER = """\
 @article{kim2026score,
-  title         = {Large-scale Score-based Variational Posterior Inference for {Bayesian} Deep Neural Networks},
+  title         = {Large-scale Score-based Variational Posterior Inference for {Bayesian} Deep Neural
+                   Networks},
   author        = {Kim, Minyoung},
   year          = {2026},
   journal       = {arXiv preprint arXiv:2602.05873},
@@ -54,7 +55,9 @@ def lines() -> dict[str, dict[str, str]]:
 
 
 def show_list(
-    kind: Annotated[str | None, typer.Argument(help="targets, families or methods; all three unless given.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="targets, families or methods; all three unless given.")
+    ] = None,
 ) -> None:
     """List the targets, families and methods, one line each."""
     known = lines()

@@ -13,7 +13,7 @@ from rich.text import Text
 from bayescore.metrics import Estimate
 from bayescore.result import Fit, Outcome
 
-__all__ = ["console", "marginals", "show_fit", "verdict"]
+__all__ = ["console", "marginals", "show_fit"]
 
 COORDINATES = 20
 DRAWS = 10_000
@@ -26,19 +26,6 @@ def console() -> Console:
     """Standard output; a pipe gets wide lines instead of the 80 columns that rich assumes."""
     terminal = Console()
     return terminal if terminal.is_terminal else Console(width=_PIPE_WIDTH)
-
-
-def verdict(khat: Estimate) -> str:
-    """k-hat in plain words."""
-    if math.isnan(khat.value) or khat.value == math.inf:
-        return "do not trust q: it is far from the target, or the ratio of their densities overflows"
-    if khat.value == -math.inf:
-        return "as good as can be: q and the target agree at every draw"
-    if khat.value < 0.5:
-        return "good: importance weights would correct what is left"
-    if khat.value <= 0.7:
-        return "usable, with care in the tails"
-    return "do not trust q: somewhere it misses mass of the target; try a richer family, more steps or another start"
 
 
 def marginals(fit: Fit) -> list[tuple[float, ...]]:
@@ -61,8 +48,10 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
         "status": Text(fit.status, _COLOURS.get(fit.outcome, "yellow")),
         "score calls": Text(calls),
         "seconds": Text(f"{fit.seconds:.2f}"),
-        "ELBO": Text(_number(fit.elbo) if fit.elbo is not None else f"none: {fit.reasons['elbo']}"),
-        "k-hat": Text(f"{_number(fit.khat)}  {verdict(fit.khat)}" if fit.khat is not None else f"none: {fit.reasons['khat']}"),
+        "ELBO": Text(f"none: {fit.reasons['elbo']}" if fit.elbo is None else _number(fit.elbo)),
+        "k-hat": Text(
+            f"none: {fit.reasons['khat']}" if fit.khat is None else f"{_number(fit.khat)}  {_advice(fit)}"
+        ),
     }
     out.print(Text(title, "bold"), soft_wrap=True)
     for name, line in lines.items():
@@ -73,11 +62,18 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
     for column in ("", "mean", "sd", *(f"{level:.0%}" for level in LEVELS)):
         table.add_column(column, justify="right")
     for i, row in enumerate(marginals(fit)):
-        table.add_row(f"theta[{i}]", *(f"{value:.3f}" if abs(value) < 1e4 else f"{value:.3e}" for value in row))
+        table.add_row(
+            f"theta[{i}]", *(f"{value:.3f}" if abs(value) < 1e4 else f"{value:.3e}" for value in row)
+        )
     out.print()
     out.print(table)
     if fit.family.dim > COORDINATES:
         out.print(Text(f"  the first {COORDINATES} of {fit.family.dim:,} coordinates", "dim"))
+
+
+def _advice(fit: Fit) -> str:
+    doubtful = fit.verdict.startswith("do not")
+    return fit.verdict + ("; try a richer family, more steps or another start" if doubtful else "")
 
 
 def _number(estimate: Estimate) -> str:

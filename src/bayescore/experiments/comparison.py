@@ -27,8 +27,8 @@ def arm_table(
 ) -> Table:
     """One row per arm: the number of runs and, for each metric (heading -> metric), ours and the paper's.
 
-    A run without the metric counts as +inf. The paper's column appears for the metrics that it has values
-    for.
+    A run without the metric counts as +inf; a cell is empty where no run of the arm has it. The paper's
+    column appears for the metrics that it has values for.
     """
     printed = {(value.arm, value.metric): value for value in paper}
     known = {value.metric for value in paper}
@@ -39,7 +39,8 @@ def arm_table(
     for arm, chosen in records.arms.items():
         row: list[Cell] = [arm, len(chosen)]
         for metric in metrics.values():
-            row.append(interval(list(chosen.values(metric, math.inf))))
+            has = callable(metric) or any(metric in record.metrics for record in chosen)
+            row.append(interval(list(chosen.values(metric, math.inf))) if has else None)
             if metric in known:
                 value = printed.get((arm, str(metric)))
                 row.append(number(value.value) if value else None)

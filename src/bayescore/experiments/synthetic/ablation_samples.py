@@ -37,7 +37,7 @@ TITLE = "The number of samples S on order-5 mixtures"
 
 
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
-    return grid(ARMS, {**setting(3, 5, 5), "threshold": 0.05, **settings}, seeds, methods)
+    return grid(ARMS, {**setting(3, 5, 5), "hold_below": 0.05, **settings}, seeds, methods)
 
 
 def tables(records: Records) -> list[Table]:

@@ -46,21 +46,25 @@ def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
 def _tune(config: dict[str, Any]) -> tuple[float | None, dict[str, list[float]]]:
     """The learning rate with the best median over the pilot targets, and what each gave.
 
-    Best is the fewest steps to the config's threshold if it has one, then the lowest final forward KL.
+    Best is the fewest steps to the level that the config asks for, counted only where the run also ends below
+    it (`hold_below`), then the lowest final forward KL.
     """
     rates = config["learning_rates"]
     if not rates:
         return None, {}
     seeds = [PILOT_SEED + i for i in range(config["pilots"])]
+    level = config.get("hold_below")
     scores: dict[str, list[float]] = {}
-    ranks = []
     for rate in rates:
         fits = _fit(config, seeds, rate)
         finals = [_final(fit) for fit in fits]
-        hits = [_hit(fit, config["threshold"]) for fit in fits] if config.get("threshold") else [0.0]
-        scores[str(rate)] = [_median(hits), _median(finals)] if config.get("threshold") else [_median(finals)]
-        ranks.append((_median(hits), _median(finals)))
-    return rates[min(range(len(rates)), key=lambda i: ranks[i])], scores
+        held = (
+            [_hit(fit, level) if final < level else math.inf for fit, final in zip(fits, finals, strict=True)]
+            if level
+            else []
+        )
+        scores[str(rate)] = [_median(values) for values in (held, finals) if values]
+    return min(rates, key=lambda rate: scores[str(rate)]), scores
 
 
 def _target(config: dict[str, Any], seed: int) -> Known:

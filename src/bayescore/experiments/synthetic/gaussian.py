@@ -27,7 +27,7 @@ GAUSSIAN = {
     **SETTING,
     "target": {"kind": "gaussian", "dim": 3},
     "family": {"kind": "gaussian"},
-    "threshold": 0.001,
+    "hold_below": 0.001,
     "records": 300,
 }
 METRICS = {

@@ -8,6 +8,7 @@ second derivatives are central differences of it:
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from bayescore.targets.stan.build import build
 from bayescore.targets.stan.data import Data, data_text
 from bayescore.targets.stan.library import CompiledModel, Model, Rejected
 from bayescore.targets.stan.naming import coordinate_names
+from bayescore.targets.stan.toolchain import data_names, find_toolchain
 from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables
 
 __all__ = ["Stan"]
@@ -73,12 +75,14 @@ class Stan(Target):
         check_count("threads", threads)
         check_count("seed", seed, 0)
         text, self.label, include = _read(program)
-        json = data_text(data)
+        numbers = data_text(data)
         library = build(text, self.label, include, cache_dir)
         try:
-            model = CompiledModel(library, json, seed, threads)
+            model = CompiledModel(library, numbers, seed, threads)
         except ValueError as error:
-            raise ValueError(f"{self.label} does not take these data: {error}") from error
+            missing = _missing(text, include, numbers)
+            hint = f"; missing: {', '.join(missing)}" if missing else ""
+            raise ValueError(f"{self.label} does not take these data: {error}{hint}") from error
         self._take(model, propto, jacobian)
 
     @classmethod
@@ -203,6 +207,15 @@ def _read(program: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no Stan program at {path}")
     return path.read_text(encoding="utf-8"), path.name, path.resolve().parent
+
+
+def _missing(program: str, include: Path | None, numbers: str) -> list[str]:
+    """The data that the program declares and the JSON text does not hold."""
+    try:
+        given = json.loads(numbers)
+    except json.JSONDecodeError:
+        return []
+    return [name for name in data_names(find_toolchain(), program, include) if name not in given]
 
 
 class _LogProb(torch.autograd.Function):

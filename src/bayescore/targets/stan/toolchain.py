@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Toolchain", "find_toolchain", "run_compiler", "translate"]
+__all__ = ["Toolchain", "data_names", "find_toolchain", "run_compiler", "translate"]
 
 log = logging.getLogger(__name__)
 
@@ -85,24 +87,33 @@ def find_toolchain() -> Toolchain:
 
 def translate(toolchain: Toolchain, program: str, file_name: str, include: Path | None) -> str:
     """The C++ of a Stan program; a wrong program raises ValueError with stanc's own message."""
+    options = ("--print-cpp", "--name=bayescore_model", f"--filename-in-msg={file_name}")
+    done = _stanc(toolchain, program, include, *options)
+    if done.returncode:
+        raise ValueError(
+            f"{file_name} is not a program that the Stan compiler accepts:\n{done.stderr.strip()}"
+        )
+    if done.stderr.strip():
+        log.warning("the Stan compiler on %s: %s", file_name, done.stderr.strip())
+    # The flags are noted in the program, with the folder of its includes: the same program in another folder
+    # would be another one.
+    return re.sub(r'"stancflags = (?:[^"\\]|\\.)*"', '"stancflags ="', done.stdout)
+
+
+def data_names(toolchain: Toolchain, program: str, include: Path | None) -> list[str]:
+    """The data that a program declares."""
+    return list(json.loads(_stanc(toolchain, program, include, "--info").stdout)["inputs"])
+
+
+def _stanc(
+    toolchain: Toolchain, program: str, include: Path | None, *options: str
+) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
-        source, output = Path(folder, "program.stan"), Path(folder, "program.cpp")
+        source = Path(folder, "program.stan")
         source.write_text(program, encoding="utf-8")
-        command = [
-            str(toolchain.root / "stanc"),
-            "--name=bayescore_model",
-            f"--filename-in-msg={file_name}",
-            f"--o={output}",
-            *([f"--include-paths={include}"] if include is not None else []),
-            str(source),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = (done.stderr + done.stdout).strip()
-        if done.returncode or not output.exists():
-            raise ValueError(f"{file_name} is not a program that the Stan compiler accepts:\n{said}")
-        if said:
-            log.warning("stanc on %s: %s", file_name, said)
-        return output.read_text(encoding="utf-8")
+        where = () if include is None else (f"--include-paths={include}",)
+        command = [str(toolchain.root / "stanc"), f"--o={folder}/program.cpp", *options, *where, str(source)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def run_compiler(toolchain: Toolchain, *arguments: str) -> None:

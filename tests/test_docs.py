@@ -1,0 +1,120 @@
+"""The words: their code runs as it stands, their tables and trees match the library."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bayescore.cli import main
+from bayescore.families import FAMILIES
+from bayescore.methods import METHODS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced code of one language on a page, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+
+
+@pytest.fixture
+def run_page(tmp_path, monkeypatch):
+    """Runs the Python of a page from top to bottom in one namespace, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(page: str) -> dict:
+        namespace: dict = {"__name__": page}
+        for code in blocks(page, "python"):
+            exec(compile(code, page, "exec"), namespace)
+        return namespace
+
+    return run
+
+
+def test_readme_runs_as_it_stands(run_page):
+    assert run_page("README.md")["fit"].family.dim == 2
+
+
+def test_front_page_runs_as_it_stands(run_page):
+    assert run_page("docs/index.md")["fit"].family.dim == 3
+
+
+def test_density_tutorial_runs_and_finds_what_it_says(run_page):
+    page = run_page("docs/tutorials/density.md")
+    diagonal, full, mixture = page["diagonal"], page["full"], page["mixture"]
+    assert diagonal.khat.value > 0.7
+    assert full.elbo.value > diagonal.elbo.value + 0.5
+    wide, narrow = full.family.covariance.diagonal().sqrt(), diagonal.family.sd
+    assert (wide[2:] > 2 * narrow[2:]).all()
+    assert mixture.khat.value < diagonal.khat.value
+    assert page["stopped"].outcome.name == "CONVERGED"
+    assert page["stopped"].state.step < 1000
+
+
+def test_noisy_tutorial_runs_and_finds_what_it_says(run_page):
+    page = run_page("docs/tutorials/noisy.md")
+    assert page["reference"].elbo.value > page["default"].elbo.value > page["steady"].elbo.value + 1
+    assert page["one"].abs().max() < 4
+    assert page["ten"].abs().max() > 10
+    worst = min(fit.elbo.value for fit in page["plain"])
+    assert min(fit.elbo.value for fit in page["clipped"]) > worst
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_shell_commands_of_the_front_pages_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = [line for code in blocks(page, "shell") for line in code.splitlines()]
+    ours = [shlex.split(line, comments=True)[1:] for line in commands if line.startswith("bayescore ")]
+    assert ours
+    for words in ours:
+        with pytest.raises(SystemExit) as leaving:
+            main(words)
+        assert leaving.value.code == 0, capsys.readouterr().err
+
+
+def test_readme_table_says_which_method_serves_which_family():
+    methods = {method.__name__: method for method in METHODS.values()}
+    text = (ROOT / "README.md").read_text()
+    header, *rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith(("| family", "| `"))
+    ]
+    assert header[1:] == list(methods)
+    assert [row[0] for row in rows] == [family.__name__ for family in FAMILIES.values()]
+    for family, *cells in rows:
+        said = {method for method, cell in zip(header[1:], cells, strict=True) if cell == "yes"}
+        assert said == {name for name, method in methods.items() if family in method.serves}
+
+
+def test_design_page_names_every_module_of_the_package():
+    tree = blocks("docs/design.md", "text")[0]
+    named = set(re.findall(r"^  ([\w.]+)/? ", tree, re.M))
+    package = ROOT / "src" / "bayescore"
+    there = {path.name for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert named == there - {"__init__.py", "__pycache__"}
+
+
+def test_command_page_names_every_option_of_fit(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
+    assert len(options) > 15
+    page = (ROOT / "docs" / "api" / "cli.md").read_text()
+    assert {option for option in options if f"`{option}" not in page} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_local_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), link
+
+
+def test_pictures_are_small():
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert picture.stat().st_size < 200_000, picture.name
