@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,12 @@ def test_design_page_names_every_module_of_the_package():
     package = ROOT / "src" / "bayescore"
     there = {path.name for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
     assert named == there - {"__init__.py", "__pycache__"}
+
+
+def test_design_page_draws_the_layers_that_are_checked():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    drawn = [line.split("  ")[0].strip() for line in blocks("docs/design.md", "text")[1].splitlines()]
+    assert drawn == next(contract["layers"] for contract in contracts if contract["type"] == "layers")
 
 
 def test_command_page_names_every_option_of_fit(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import warnings
 from collections.abc import Iterable
@@ -10,7 +11,15 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-__all__ = ["available_memory", "check_count", "check_memory", "check_shape", "nearest", "unknown_name"]
+__all__ = [
+    "available_memory",
+    "check_count",
+    "check_memory",
+    "check_number",
+    "check_shape",
+    "nearest",
+    "unknown_name",
+]
 
 
 def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> None:
@@ -36,6 +45,14 @@ def check_count(name: str, value: int, least: int = 1) -> None:
         raise TypeError(f"{name} must be a whole number; got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")
+
+
+def check_number(name: str, value: float, what: str = "be positive", zero: bool = False) -> None:
+    """Raise unless `value` is a finite positive number (or zero, where that is allowed)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must {what}; got {value!r}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} must {what}; got {value}")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

@@ -9,7 +9,7 @@ from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.loop import Callback, Loop, Metric, Options
 from bayescore.methods import Method, ProximalScore
-from bayescore.result import Fit
+from bayescore.result import Fit, Outcome
 from bayescore.start import check_match
 from bayescore.status import Plateau
 from bayescore.targets.base import Target, as_batch
@@ -97,6 +97,9 @@ def fit_many(
     check_count("steps", steps)
     due = _due(record_every, steps)
     check_count("the number of seeds", len(seeds))
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"a seed is an int that a file can hold; got {seed!r}")
     targets = _spread("targets", target, len(seeds))
     families = _spread("families", family, len(seeds))
     for t, q in zip(targets, families, strict=True):
@@ -109,10 +112,12 @@ def fit_many(
     except (TypeError, ValueError):
         if len(seeds) == 1:
             raise
-        singles = zip(targets, families, seeds, strict=True)
-        return [
-            Loop.start(t, type(q).stack([q]), method, steps, [s], options).run()[0] for t, q, s in singles
-        ]
+        fits: list[Fit] = []
+        for t, q, seed in zip(targets, families, seeds, strict=True):
+            loop = Loop.start(t, type(q).stack([q]), method, steps, [seed], options)
+            # one Ctrl-C is for all of them
+            fits += loop.stop() if fits and fits[-1].outcome is Outcome.INTERRUPTED else loop.run()
+        return fits
     method.check(batch_family, batch_target)
     return Loop.start(batch_target, batch_family, method, steps, seeds, options, targets).run()
 

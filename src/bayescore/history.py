@@ -30,6 +30,11 @@ class History:
         for key, value in row.items():
             self.columns.setdefault(key, []).append(value)
 
+    def cut(self, rows: int) -> None:
+        """Keep the first rows only."""
+        for values in self.columns.values():
+            del values[rows:]
+
     def copy(self) -> History:
         return History(self.columns)
 
@@ -55,7 +60,10 @@ class History:
         return {k: list(v) for k, v in self.columns.items()}
 
     def __eq__(self, other: Any) -> bool:
-        return isinstance(other, History) and self.columns == other.columns
+        if not isinstance(other, History) or list(self.columns) != list(other.columns):
+            return False
+        pairs = zip(self.columns.values(), other.columns.values(), strict=True)
+        return all(_alike(mine, theirs) for mine, theirs in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -64,3 +72,10 @@ class History:
             return "History(empty)"
         last = ", ".join(f"{k}={v[-1]:.6g}" for k, v in self.columns.items())
         return f"History({len(self)} rows; last: {last})"
+
+
+def _alike(mine: list[float], theirs: list[float]) -> bool:
+    """Equal entry by entry, where a missing number (NaN) equals a missing number."""
+    return len(mine) == len(theirs) and all(
+        a == b or (a != a and b != b) for a, b in zip(mine, theirs, strict=True)
+    )

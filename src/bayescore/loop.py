@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,15 +66,20 @@ class Loop:
         self.seeds, F = list(seeds), len(seeds)
         self.streams = Streams(self.seeds, dtype=state.family.dtype, device=state.family.device)
         self.oracle = CountingOracle(target, self.streams)
+        for name in options.metrics or ():
+            if name in ("step", "score_calls", "seconds", "loss"):
+                raise ValueError(f"a metric cannot be called {name!r}: the history has a column of that name")
         default: dict[str, Metric] = {"elbo": ELBO()} if target.has_density else {}
         self.metrics = default if options.metrics is None else dict(options.metrics)
         self.histories = [History() for _ in range(F)]
         self.counts = [Counts() for _ in range(F)]
         self.skips = torch.zeros(F, dtype=torch.long)  # in a row
-        self.pending = torch.zeros(F, dtype=torch.float64), 0  # losses since the last record
+        # sum and number of the losses since the last record
+        self.pending = torch.zeros(F, dtype=torch.float64), torch.zeros(F, dtype=torch.long)
         self.ended: list[tuple[Outcome, str] | None] = [None] * F
         self.final: list[State | None] = [None] * F
-        self.earlier = 0.0
+        self.frozen: list[tuple[Tensor, tuple[float, int, int]] | None] = [None] * F  # streams and pending
+        self.earlier = self.seconds = 0.0
 
     @classmethod
     def start(
@@ -109,33 +115,64 @@ class Loop:
             fit.counts.score_calls,
             fit.counts.hessian_products,
         )
-        loop.pending = torch.tensor([fit.pending[0]], dtype=torch.float64), fit.pending[1]
+        total, n, skips = fit.pending
+        loop.pending = torch.tensor([total], dtype=torch.float64), torch.tensor([n])
+        loop.skips = torch.tensor([skips])
         return loop
 
     def run(self) -> list[Fit]:
-        began = time.perf_counter()
-        state = self.state
-        with Progress(state.horizon, state.step, self.options.progress) as bar, torch.no_grad():
+        began = time.perf_counter() - self.earlier
+        before = self._mark()
+        with Progress(self.state.horizon, self.state.step, self.options.progress) as bar, torch.no_grad():
             try:
-                while state.step < state.horizon and not all(self.ended):
-                    state = self._step(state)
-                    total, n = self.pending
-                    if bar.shown and n:
-                        bar.update(state.step, float(total[0]) / n, self.oracle.score_calls)
-                    if state.step in self.options.due:
-                        self.seconds = self.earlier + time.perf_counter() - began
-                        self._record(state)
-                        self._judge(state)
-                    self.state = state
+                while self.state.step < self.state.horizon and not all(self.ended):
+                    before = self._mark()
+                    self.state = self._step(self.state)
+                    if bar.shown:
+                        bar.update(self.state.step, float(self._losses()[0]), self.oracle.score_calls)
+                    if self.state.step in self.options.due:
+                        self.seconds = time.perf_counter() - began
+                        self._record(self.state)
+                        self._judge(self.state)
             except KeyboardInterrupt:
-                text = (
-                    f"interrupted at step {self.state.step} of {state.horizon}; bs.resume(fit) continues it"
-                )
-                self._end(self.state, range(len(self.seeds)), Outcome.INTERRUPTED, text)
-        self.seconds = self.earlier + time.perf_counter() - began
+                self._roll_back(before)
+                self.seconds = time.perf_counter() - began
+                return self.stop()
+        self.seconds = time.perf_counter() - began
         return [self._result(i) for i in range(len(self.seeds))]
 
-    seconds = 0.0
+    def stop(self) -> list[Fit]:
+        """The fits as they stand, interrupted."""
+        text = f"interrupted at step {self.state.step} of {self.state.horizon}; bs.resume(fit) continues it"
+        self._end(self.state, range(len(self.seeds)), Outcome.INTERRUPTED, text)
+        return [self._result(i) for i in range(len(self.seeds))]
+
+    def _mark(self) -> tuple[Any, ...]:
+        """Where the run stands, to be able to forget the iteration that comes."""
+        counted = self.oracle.score_calls, self.oracle.hessian_products
+        rows = [len(history) for history in self.histories]
+        ended, final = list(self.ended), list(self.final)
+        return (
+            self.state,
+            self.streams.state(),
+            counted,
+            list(self.counts),
+            self.pending,
+            self.skips,
+            ended,
+            final,
+            rows,
+        )
+
+    def _roll_back(self, mark: tuple[Any, ...]) -> None:
+        """Forget an iteration that was interrupted, so that resuming repeats it."""
+        self.state, streams, counted, self.counts, self.pending, self.skips, self.ended, self.final, rows = (
+            mark
+        )
+        self.streams.restore(streams)
+        self.oracle.score_calls, self.oracle.hessian_products = counted
+        for history, length in zip(self.histories, rows, strict=True):
+            history.cut(length)
 
     def _step(self, state: State) -> State:
         self.oracle.bad = None
@@ -143,11 +180,11 @@ class Loop:
         total, n = self.pending
         bad = self.oracle.bad
         if bad is None:
-            self.skips.zero_()
+            self.skips = torch.zeros_like(self.skips)
             self.pending = total + info.loss.double().cpu(), n + 1
             return new
         bad = bad.cpu()
-        self.pending = total + torch.where(bad, total / max(n, 1), info.loss.double().cpu()), n + 1
+        self.pending = torch.where(bad, total, total + info.loss.double().cpu()), torch.where(bad, n, n + 1)
         self.skips = torch.where(bad, self.skips + 1, 0)
         for i in bad.nonzero().flatten().tolist():
             if self.ended[i] is None:
@@ -161,11 +198,9 @@ class Loop:
         return kept
 
     def _record(self, state: State) -> None:
-        values = {
-            name: metric(state.family, self.target).double().cpu() for name, metric in self.metrics.items()
-        }
+        values = {name: self._evaluate(name, state) for name in self.metrics}
         spent = sum(m.draws for m in self.metrics.values() if isinstance(m, ELBO))
-        total, n = self.pending
+        losses = self._losses()
         for i, history in enumerate(self.histories):
             if self.ended[i] is None:
                 self.counts[i] = replace(
@@ -178,10 +213,25 @@ class Loop:
                     step=state.step,
                     score_calls=self.oracle.score_calls,
                     seconds=self.seconds,
-                    loss=float(total[i]) / n if n else float("nan"),
+                    loss=float(losses[i]),
                     **{name: float(value[i]) for name, value in values.items()},
                 )
-        self.pending = torch.zeros_like(total), 0
+        self.pending = torch.zeros_like(self.pending[0]), torch.zeros_like(self.pending[1])
+
+    def _evaluate(self, name: str, state: State) -> Tensor:
+        value = self.metrics[name](state.family, self.target)
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"metric {name!r} must return a tensor, one number per fit; got {type(value).__name__}"
+            )
+        if value.shape != (len(self.seeds),):
+            want = (len(self.seeds),)
+            raise ValueError(f"metric {name!r} must return the shape {want}; got {tuple(value.shape)}")
+        return value.detach().double().cpu()
+
+    def _losses(self) -> Tensor:
+        """The mean loss since the last record, NaN where there is none."""
+        return self.pending[0] / self.pending[1]
 
     def _judge(self, state: State) -> None:
         """End the fits that diverged, reached a plateau, or were stopped by a callback."""
@@ -206,17 +256,24 @@ class Loop:
         for i in which:
             if self.ended[i] is None:
                 self.ended[i], self.final[i] = (outcome, text), _member(state, i)
+                self.frozen[i] = self._pace(i)
                 self.counts[i] = replace(
                     self.counts[i],
                     score_calls=self.oracle.score_calls,
                     hessian_products=self.oracle.hessian_products,
                 )
 
+    def _pace(self, i: int) -> tuple[Tensor, tuple[float, int, int]]:
+        """Where the random stream and the running loss of fit i stand."""
+        total, n = self.pending
+        streams = self.streams.state()[i : i + 1].clone()
+        return streams, (float(total[i]), int(n[i]), int(self.skips[i]))
+
     def _result(self, i: int, state: State | None = None) -> Fit:
         final = self.final[i]
         member = final if final is not None else _member(state if state is not None else self.state, i)
         ended = self.ended[i] or final_status(self.histories[i], member.step, member.horizon)
-        total, n = self.pending
+        streams, pending = self.frozen[i] or self._pace(i)
         return Fit(
             family=member.family[0],
             method=self.method,
@@ -228,8 +285,8 @@ class Loop:
             seconds=self.seconds,
             seed=self.seeds[i],
             state=member,
-            streams=self.streams.state()[i : i + 1],
-            pending=(float(total[i]), n),
+            streams=streams,
+            pending=pending,
         )
 
 

@@ -32,19 +32,22 @@ class CountingOracle:
         self.bad: Tensor | None = None
 
     def score(self, x: Tensor) -> Tensor:
+        answer = self._checked(self.target.score(x, self.streams), x)
         self.score_calls += x.shape[-2]
-        return self._checked(self.target.score(x, self.streams), x)
+        return answer
 
     def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        self.score_calls += x.shape[-2]
         value, score = self.target.log_prob_and_score(x)
+        self.score_calls += x.shape[-2]
         return self._checked(value.unsqueeze(-1), x).squeeze(-1), self._checked(score, x)
 
     def hessian_product(self, x: Tensor, v: Tensor) -> Tensor:
+        answer = self._checked(self.target.hessian_product(x, v), x)
         self.hessian_products += x.shape[-2]
-        return self._checked(self.target.hessian_product(x, v), x)
+        return answer
 
     def _checked(self, answer: Tensor, x: Tensor) -> Tensor:
+        answer = answer.detach()
         if answer.shape[:-1] != x.shape[:-1]:
             raise ValueError(
                 f"{type(self.target).__name__} was asked at points {tuple(x.shape)} "

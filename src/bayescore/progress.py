@@ -31,8 +31,8 @@ class Progress:
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[note]}"),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
+                console=Console(stderr=True, force_terminal=show or None),
+                transient=show is None,
             )
             self._task = self._bar.add_task("fit", total=total, completed=done, note="")
 

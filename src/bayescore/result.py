@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -28,6 +27,7 @@ from bayescore.methods import by_name as method_by_name
 from bayescore.methods.base import Method, State
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.psis import pareto_khat
+from bayescore.start import check_match
 from bayescore.targets.base import Target
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Fit:
     seed: int
     state: State = field(repr=False)
     streams: Tensor = field(repr=False)
-    pending: tuple[float, int] = field(default=(0.0, 0), repr=False)  # losses since the last record
+    # sum and number of the losses since the last record, and steps skipped in a row
+    pending: tuple[float, int, int] = field(default=(0.0, 0, 0), repr=False)
 
     @property
     def score_calls(self) -> int:
@@ -183,16 +184,17 @@ class Fit:
             "horizon": self.state.horizon,
             "outcome": self.outcome.name,
             "status": self.status,
-            "history": self.history.columns,
+            "history": {key: [_encode(v) for v in values] for key, values in self.history.columns.items()},
             "counts": self.counts.__dict__,
             "seconds": self.seconds,
             "seed": self.seed,
-            "pending": self.pending,
+            "pending": [_encode(self.pending[0]), *self.pending[1:]],
         }
         tensors = {
             f"state.{k}": v.detach().cpu().contiguous().clone() for k, v in self.state.tensors().items()
         }
-        data = save({**tensors, "streams": self.streams.cpu()}, {"json": json.dumps(header)})
+        text = json.dumps(header, allow_nan=False)
+        data = save({**tensors, "streams": self.streams.cpu()}, {"json": text})
         _write(Path(path), data)
 
     @classmethod
@@ -206,28 +208,71 @@ class Fit:
                 header = json.loads((file.metadata() or {})["json"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             return _rebuild(header, tensors, target)
-        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        except (
+            SafetensorError,
+            KeyError,
+            IndexError,
+            ValueError,
+            TypeError,
+            RecursionError,
+            OSError,
+        ) as error:
             raise ValueError(
                 f"{path} is not a readable bayescore fit (truncated, or written by something else): {error}"
             ) from error
 
 
+def _encode(value: float) -> float | str:
+    """A number as strict JSON has it: NaN and infinities as words."""
+    return value if math.isfinite(value) else str(value)
+
+
 def _write(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in; make it first")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], target: Target | None) -> Fit:
-    if header.get("format") != FORMAT:
-        raise ValueError(f"its format is {header.get('format')!r}, not {FORMAT!r}")
+_KINDS: dict[str, type] = {
+    "format": str,
+    "family": dict,
+    "method": dict,
+    "step": int,
+    "horizon": int,
+    "outcome": str,
+    "status": str,
+    "history": dict,
+    "counts": dict,
+    "seconds": float,
+    "seed": int,
+    "pending": list,
+}
+
+
+def _check_header(header: Any) -> None:
+    if not isinstance(header, dict):
+        raise ValueError(f"its header is {type(header).__name__}, not an object")
+    for key, kind in _KINDS.items():
+        if type(header.get(key)) is not kind:
+            raise ValueError(f"its header has no {key} of the kind {kind.__name__}")
+    if header["format"] != FORMAT:
+        raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
+    lengths = {len(values) for values in header["history"].values()}
+    if len(lengths) > 1:
+        raise ValueError("the columns of its history differ in length")
+
+
+def _rebuild(header: Any, tensors: dict[str, Tensor], target: Target | None) -> Fit:
+    _check_header(header)
     method_config = dict(header["method"])
     method = method_by_name(method_config.pop("name"))(**method_config)
     family_config = dict(header["family"])
@@ -238,19 +283,24 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], target: Target 
     batch = kind.rebuild(
         family_config, {k.removeprefix("family."): v for k, v in states.items() if k.startswith("family.")}
     )
+    fresh = method.init(batch, header["horizon"]).tensors()
+    if {k: v.shape for k, v in fresh.items()} != {k: v.shape for k, v in states.items()}:
+        raise ValueError("its tensors are not those of its method and family")
     state = replace(method.init(batch, header["horizon"]), step=header["step"]).with_tensors(states)
-    history = History(header["history"])
+    if target is not None:
+        check_match(target, state.family)
+    total, n, skips = header["pending"]
     return Fit(
         family=state.family[0],
         method=method,
         target=target,
         outcome=Outcome[header["outcome"]],
         status=header["status"],
-        history=history,
+        history=History({key: [float(v) for v in values] for key, values in header["history"].items()}),
         counts=Counts(**header["counts"]),
         seconds=header["seconds"],
         seed=header["seed"],
         state=state,
         streams=tensors["streams"],
-        pending=(header["pending"][0], header["pending"][1]),
+        pending=(float(total), int(n), int(skips)),
     )

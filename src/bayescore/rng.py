@@ -75,7 +75,7 @@ class Streams:
     def restore(self, state: Tensor) -> None:
         """Continue from a state that `state()` returned."""
         for g, row in zip(self.generators, state, strict=True):
-            g.set_state(row)
+            g.set_state(row.clone())  # a view into the whole would crash some versions of torch
 
     def _gather(self, draw, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
         rows = [draw((1, *shape), generator=g, dtype=self.dtype, device=self.device) for g in self.generators]

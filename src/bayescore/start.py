@@ -43,7 +43,7 @@ def check_start(target: Target, family: Family) -> int:
     streams = Streams([104_729] * F, dtype=family.dtype, device=family.device)
     with torch.no_grad():
         x = family.transform(family.noise(streams, DRAWS))  # (F, 20, D)
-    score = target.score(x, streams)
+    score = target.score(x, streams).detach()
     if score.shape != x.shape:
         raise ValueError(
             f"the score must have the shape of its points {tuple(x.shape)}; got {tuple(score.shape)}"

@@ -11,6 +11,7 @@ from bayescore.result import Outcome
 
 __all__ = ["Plateau", "final_status"]
 
+NAMES = {"elbo": "ELBO", "loss": "loss"}
 STILL = 0.05  # nats of ELBO over the last quarter of a run that count as no change
 
 
@@ -55,13 +56,21 @@ def final_status(history: History, step: int, horizon: int) -> tuple[Outcome, st
     if step < horizon:
         return Outcome.BUDGET, f"running, at step {step} of {horizon}"
     key = "elbo" if "elbo" in history else "loss"
-    values = [v for v in history.columns.get(key, []) if math.isfinite(v)]
+    recorded = history.columns.get(key, [])
+    values = [v for v in recorded if math.isfinite(v)]
+    if len(recorded) >= 8 and not math.isfinite(recorded[-1]):
+        return Outcome.WORSE, f"got worse: the {NAMES[key]} is no longer finite after {horizon} steps"
     if len(values) < 8:
         return Outcome.BUDGET, f"step budget of {horizon} used; too few records to judge convergence"
     quarter = len(values) // 4
     last, before = _median(values[-quarter:]), _median(values[-2 * quarter : -quarter])
     change = f"{before:.4g} to {last:.4g}"
     if key == "loss":
+        if last > 2 * before and last > 2 * _median(values[:quarter]):
+            return (
+                Outcome.WORSE,
+                f"got worse: the loss rose from {change}; use a smaller step or another start",
+            )
         if last > 0.8 * before:
             return Outcome.CONVERGED, f"converged: the loss no longer falls ({change}) after {horizon} steps"
         return Outcome.BUDGET, f"step budget of {horizon} used; the loss still fell from {change}"

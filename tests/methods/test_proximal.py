@@ -37,7 +37,9 @@ def loss_at(q0: Family, flat: Tensor, theta: Tensor, s: Tensor, alpha: float) ->
 def test_the_first_inner_step_follows_the_gradient_of_the_loss(
     kind: str, dim: int, seed: int, samples: int
 ) -> None:
-    method = ProximalScore(inner_steps=1, samples=samples, learning_rate=1e-3, alpha=0.7, **SGD)
+    method = ProximalScore(
+        metric="euclidean", inner_steps=1, samples=samples, learning_rate=1e-3, alpha=0.7, **SGD
+    )
     q, target = family(kind, dim, seed).in_form("precision"), other(kind, dim, seed)
     theta = first_draws(method, q, samples, seed)
     flat = q.flat().requires_grad_()
@@ -80,7 +82,13 @@ def reference(
 def test_the_inner_loop_is_adam_of_torch_on_the_loss(kind: str, reset: bool) -> None:
     """To 1e-10, over three iterations of seven inner steps, with and without forgetting the moments."""
     method = ProximalScore(
-        inner_steps=7, samples=2, floor=0.0, reset=reset, learning_rate=0.01, decay="constant"
+        metric="euclidean",
+        inner_steps=7,
+        samples=2,
+        floor=0.0,
+        reset=reset,
+        learning_rate=0.01,
+        decay="constant",
     )
     q, target = family(kind), other(kind, 3, 0)
     expected = reference(
@@ -103,7 +111,13 @@ def test_the_inner_loop_is_adam_of_torch_on_the_loss(kind: str, reset: bool) -> 
 def test_the_inner_loop_is_sgd_of_torch_on_the_loss(kind: str, momentum: float, reset: bool) -> None:
     rate = 1e-4
     method = ProximalScore(
-        inner_steps=5, optimizer="sgd", momentum=momentum, learning_rate=rate, reset=reset, alpha="reverse"
+        metric="euclidean",
+        inner_steps=5,
+        optimizer="sgd",
+        momentum=momentum,
+        learning_rate=rate,
+        reset=reset,
+        alpha="reverse",
     )
     q, target = family(kind), other(kind, 3, 0)
     expected = reference(
@@ -137,7 +151,7 @@ def test_a_large_alpha_holds_the_family_where_it_was() -> None:
     start = q.in_form("precision").flat()
 
     def moved(alpha: float) -> float:
-        method = ProximalScore(inner_steps=400, learning_rate=1e-4, alpha=alpha, **SGD)
+        method = ProximalScore(metric="euclidean", inner_steps=400, learning_rate=1e-4, alpha=alpha, **SGD)
         return float((one_step(method, q, target).flat() - start).norm())
 
     assert moved(20.0) < 0.3 * moved(0.0)

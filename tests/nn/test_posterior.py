@@ -161,7 +161,7 @@ def test_learned_noise_is_saved_and_a_callable_is_asked_for(tmp_path: Path) -> N
     with torch.no_grad():
         like.log_noise.fill_(0.25)
     opt.posterior(model, like).save(tmp_path / "a.safetensors")
-    assert float(Posterior.load(tmp_path / "a.safetensors", model).likelihood.log_noise) == 0.25
+    assert float(Posterior.load(tmp_path / "a.safetensors", model).likelihood.log_noise.detach()) == 0.25
     opt.posterior(model, lambda o, y: (o - y).square().mean()).save(tmp_path / "b.safetensors")
     with pytest.raises(ValueError, match="pass likelihood="):
         Posterior.load(tmp_path / "b.safetensors", model)

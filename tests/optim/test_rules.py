@@ -117,8 +117,8 @@ def test_gradient_solver_is_algorithm_1(dtype: torch.dtype, draws: int, optimize
     )  # fmt: skip
     expected = functional_step(method, p, 0.3, eps)
     opt = ProximalScore(
-        [p], 1, solver="gradient", inner_steps=4, alpha=0.5, lr=rate, sd_rate=1.0, floor=0.0, optimizer=optimizer,
-        momentum=0.5, **FLAT,
+        [p], 1, solver="gradient", inner_steps=4, alpha=0.5, lr=rate, sd_rate=1.0, floor=0.0,
+        optimizer=optimizer, momentum=0.5, **FLAT,
     )  # fmt: skip
     agree(one_step(opt, p, eps), expected, dtype)
 
@@ -153,6 +153,7 @@ def test_bam_with_a_prior_is_bam_of_the_posterior() -> None:
     agree(one_step(opt, p, eps), (mean, log_sd.exp()), torch.float64)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's compiler loads its old one
 def test_the_compiled_pass_gives_the_numbers_of_the_eager_one() -> None:
     results = []
     for compiled in (False, True):

@@ -160,7 +160,7 @@ def test_without_data_the_posterior_is_pulled_to_the_prior(shell: str) -> None:
                 p.grad = torch.zeros_like(p)
         opt.step()
     torch.testing.assert_close(p.detach(), torch.full((5,), 2.0), rtol=0.03, atol=0)
-    torch.testing.assert_close(opt.state[p]["sd"], torch.full((5,), 0.5), rtol=0.1, atol=0)
+    torch.testing.assert_close(opt.state[p]["sd"], torch.full((5,), 0.5), rtol=0.2, atol=0)
 
 
 def test_prior_means_come_from_a_state_dict_and_are_zero_where_it_is_silent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -129,6 +130,13 @@ def test_points_of_another_shape_or_kind_are_refused(target: Stan) -> None:
         target.score(points(2, dim=20))
     with pytest.raises(TypeError, match=r"torch\.float64 on the CPU; got torch\.float32"):
         target.score(points(2).float())
+
+
+def test_a_pickled_target_is_made_again(target: Stan) -> None:
+    x = points(3)
+    for original in (target, stan(3, propto=True, threads=1)):
+        copy = pickle.loads(pickle.dumps(original))
+        torch.testing.assert_close(copy.log_prob(x), original.log_prob(x), rtol=0, atol=0)
 
 
 # -- draws that go wrong -------------------------------------------------------------------------
@@ -283,6 +291,13 @@ def test_data_that_do_not_match_end_in_stans_own_words(data: Any, words: str) ->
     with pytest.raises(ValueError, match=r"everything\.stan does not take these data") as caught:
         Stan(PROGRAM, data)
     assert words in str(caught.value)
+
+
+def test_a_seed_that_stan_cannot_take_is_refused(target: Stan) -> None:
+    with pytest.raises(ValueError, match="seeds below"):
+        target.to_posterior(points(2), seed=2**32)
+    with pytest.raises(ValueError, match="seed must be at least 0; got -1"):
+        stan(seed=-1)
 
 
 def test_data_may_come_from_a_file(tmp_path: Path, target: Stan) -> None:

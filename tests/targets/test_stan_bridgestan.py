@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,13 @@ def test_values_and_scores_are_those_of_the_model(target: Stan) -> None:
     torch.testing.assert_close(short.log_prob(x), twin().log_prob(x) - twin().log_jacobian(x) - 5)
 
 
+def test_log_prob_can_be_differentiated_through(target: Stan) -> None:
+    x = points(3).requires_grad_()
+    (grad,) = torch.autograd.grad(target.log_prob(x).sum(), x)
+    torch.testing.assert_close(grad, twin().score(x.detach()))
+    torch.testing.assert_close(target.score(x), grad)
+
+
 def test_rejected_draws_stay_alone(target: Stan) -> None:
     x = points(4)
     x[1, 0] = 4.0
@@ -128,8 +136,14 @@ def test_variables_have_names_and_shapes(target: Stan) -> None:
 
 
 def test_a_fit_runs_on_it(target: Stan) -> None:
-    fit = bs.fit(target, bs.families.FullGaussian.init(8), bs.methods.BaM(), steps=30, progress=False)
-    assert fit.elbo is not None
+    start = bs.families.FullGaussian.init(8)
+    fit = bs.fit(target, start, bs.methods.BaM(), steps=10, metrics={}, progress=False)
+    assert fit.family.mean.norm() > 0
+
+
+def test_it_cannot_be_pickled_and_says_so(target: Stan) -> None:
+    with pytest.raises(TypeError, match="from BridgeStan cannot be pickled; make it in each process"):
+        pickle.dumps(target)
 
 
 def test_another_object_is_refused_by_what_it_lacks() -> None:

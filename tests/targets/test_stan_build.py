@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import os
 import shutil
-import time
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from bayescore.targets.stan import Stan
+from bayescore.targets.stan import Stan, cache
 from bayescore.targets.stan.cache import cache_folder, fetch
 
 HERE = Path(__file__).parent
@@ -42,26 +40,31 @@ cp "$LIBRARY" "$out"
 # -- the cache alone -----------------------------------------------------------------------------
 
 
-def slow_maker(folder: Path, start: Any) -> None:
-    def make(out: Path) -> None:
-        with (folder / "made").open("a") as notes:
-            notes.write("x")
-        time.sleep(0.5)
-        out.write_text("content")
-
-    start.wait()
-    assert fetch(folder, "entry", make).read_text() == "content"
+def run_twice(code: str, *arguments: str) -> None:
+    """The code in two processes at once; both must end well."""
+    command = [sys.executable, "-c", code, *arguments]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=300)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
 
 
 def test_two_processes_make_an_entry_once(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(2)
-    workers = [context.Process(target=slow_maker, args=(tmp_path, start)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    # The file of the cache alone: it needs the standard library only, so both processes start at once.
+    code = """
+import importlib.util, sys, time
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("cache", sys.argv[1])
+cache = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cache)
+folder = Path(sys.argv[2])
+def make(out):
+    with (folder / "made").open("a") as notes:
+        notes.write("x")
+    time.sleep(1)
+    out.write_text("content")
+assert cache.fetch(folder, "entry", make).read_text() == "content"
+"""
+    run_twice(code, str(cache.__file__), str(tmp_path))
     assert (tmp_path / "made").read_text() == "x"
 
 
@@ -191,23 +194,15 @@ def links(notes: Path) -> int:
     return notes.read_text().count("1")
 
 
-def compile_here(folder: Path, start: Any) -> None:
-    torch.set_num_threads(1)
-    start.wait()
-    Stan(PROGRAM, DATA, cache_dir=folder).log_prob(torch.zeros(21, dtype=torch.float64))
-
-
 @needs_httpstan
 @needs_compiler
 def test_two_processes_compile_a_program_once(imaginary: Path, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(2)
-    workers = [context.Process(target=compile_here, args=(tmp_path / "cache", start)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(120)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    code = """
+import sys
+from bayescore.targets.stan import Stan
+assert Stan(sys.argv[1], {"N": 1, "y": [0.5], "mood": 0}, cache_dir=sys.argv[2]).dim == 21
+"""
+    run_twice(code, str(PROGRAM), str(tmp_path / "cache"))
     assert links(imaginary) == 1
 
 
@@ -216,15 +211,15 @@ def test_two_processes_compile_a_program_once(imaginary: Path, tmp_path: Path) -
 def test_a_damaged_library_is_compiled_anew(
     imaginary: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = tmp_path / "cache"
-    Stan(PROGRAM, DATA, cache_dir=cache)
-    (path,) = cache.glob("*.so")
-    Stan(PROGRAM, DATA, cache_dir=cache)
+    folder = tmp_path / "cache"
+    Stan(PROGRAM, DATA, cache_dir=folder)
+    (path,) = folder.glob("*.so")
+    Stan(PROGRAM, DATA, cache_dir=folder)
     assert links(imaginary) == 1
     whole = path.read_bytes()
     path.unlink()  # a loaded library keeps its file; the damaged one is another
     path.write_bytes(whole[: len(whole) // 2])
-    assert Stan(PROGRAM, DATA, cache_dir=cache).dim == 21
+    assert Stan(PROGRAM, DATA, cache_dir=folder).dim == 21
     assert links(imaginary) == 2
     assert "damaged and is made anew" in caplog.text
 
@@ -245,18 +240,18 @@ def test_a_library_that_does_not_load_is_compiled_once_more_and_then_given_up(
 @needs_httpstan
 @needs_compiler
 def test_another_program_or_compiler_is_another_entry(imaginary: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    Stan(PROGRAM, DATA, cache_dir=cache)
+    folder = tmp_path / "cache"
+    Stan(PROGRAM, DATA, cache_dir=folder)
     changed = tmp_path / "everything.stan"
     changed.write_text(PROGRAM.read_text() + "\n// a comment changes nothing\n")
-    Stan(changed, DATA, cache_dir=cache)
+    Stan(changed, DATA, cache_dir=folder)
     assert links(imaginary) == 1
     changed.write_text(PROGRAM.read_text().replace("normal(0, 10)", "normal(0, 20)"))
-    Stan(changed, DATA, cache_dir=cache)
+    Stan(changed, DATA, cache_dir=folder)
     assert links(imaginary) == 2
     compiler = Path(os.environ["CXX"])
     compiler.write_text(compiler.read_text().replace("imaginary 1.0", "imaginary 1.1"))
-    Stan(PROGRAM, DATA, cache_dir=cache)
+    Stan(PROGRAM, DATA, cache_dir=folder)
     assert links(imaginary) == 3
 
 

@@ -58,10 +58,10 @@ def _times(axis: Axes, title: str, rows: Sequence[Row], ours: frozenset[str]) ->
     failed = [row for row in rows if row.spread is None]
     for y, row in enumerate(able):
         assert row.spread is not None
-        values = [s for s in row.seconds if s is not None]
-        axis.barh(y, row.spread.median, color=BLUE if row.arm in ours else GREY, height=0.6)
-        axis.plot(values, [y] * len(values), "k.", markersize=4)
-        axis.annotate(f" {duration(row.spread.median)}", (max(values), y), va="center", fontsize=8)
+        colour = BLUE if row.arm in ours else GREY
+        axis.plot([row.spread.low, row.spread.high], [y, y], color=colour, linewidth=4, alpha=0.5)
+        axis.plot(row.spread.median, y, "o", color=colour)
+        axis.annotate(f"   {duration(row.spread.median)}", (row.spread.high, y), va="center", fontsize=8)
     for y, row in enumerate(failed, len(able)):
         axis.annotate(f"  {row.note}", (0, y), xycoords=("axes fraction", "data"), va="center", fontsize=8)
     axis.set_yticks(range(len(rows)), [row.arm for row in [*able, *failed]])
@@ -69,4 +69,4 @@ def _times(axis: Axes, title: str, rows: Sequence[Row], ours: frozenset[str]) ->
     axis.set_xscale("log")
     axis.margins(x=0.15)
     axis.set_title(title, loc="left", fontsize=10)
-    axis.set_xlabel("seconds, without compilation; dots: single rounds")
+    axis.set_xlabel("seconds, without compilation: median and range; in colour: bayescore")

@@ -104,6 +104,11 @@ class Family(ABC):
         if any(type(m) is not type(first) or m.config() != first.config() for m in members):
             raise ValueError("families of one batch must have the same class and configuration")
         keys = first.parameters()
+        for key, value in keys.items():
+            if any(m.parameters()[key].shape != value.shape for m in members):
+                raise ValueError(
+                    f"families of one batch must have the same class and configuration; {key} differs in shape"
+                )
         return first.replace({k: torch.stack([m.parameters()[k] for m in members]) for k in keys})
 
     def __getitem__(self, index: int) -> Self:
@@ -168,6 +173,12 @@ class Family(ABC):
         noise = torch.randn(shape, generator=rng, dtype=self.dtype, device=self.device)
         with torch.no_grad():
             return self.transform(noise)
+
+    def _points(self, x: Tensor) -> Tensor:
+        """x, refused with a sentence if it has another dimension."""
+        if x.dim() < 1 or x.shape[-1] != self.dim:
+            raise ValueError(f"points must have the shape (..., {self.dim}); got {tuple(x.shape)}")
+        return x
 
     def noise(self, streams: Streams, n: int) -> Tensor:
         """Noise for n draws of every member of a batch, (F, n, noise_dim)."""

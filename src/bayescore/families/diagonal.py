@@ -90,13 +90,13 @@ class DiagonalGaussian(Family):
         return self.mean.unsqueeze(-2) + self.sd.unsqueeze(-2) * noise  # (1)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.log_prob(x.unsqueeze(0)).squeeze(-1)
         u = (x - self.mean.unsqueeze(-2)) / self.sd.unsqueeze(-2)
         return -self.log_sd.sum(-1, keepdim=True) - 0.5 * (u.square().sum(-1) + self.dim * LOG_2PI)
 
     def score(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.score(x.unsqueeze(0)).squeeze(0)
         return (self.mean.unsqueeze(-2) - x) * (-2 * self.log_sd).exp().unsqueeze(-2)  # (2)
 

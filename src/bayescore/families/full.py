@@ -46,8 +46,9 @@ def raw_from_factor(factor: Tensor) -> Tensor:
 
 
 def factor_from_raw(raw: Tensor) -> Tensor:
-    """L from R: the exponential on the diagonal. (Above it R is zero; autograd must learn to keep it.)"""
-    return torch.where(_masks(raw)[0], raw.exp(), raw.tril(-1) if raw.requires_grad else raw)
+    """L from R: the exponential on the diagonal, and nothing above it whatever R holds there."""
+    diagonal, lower = _masks(raw)
+    return torch.where(diagonal, raw.exp(), raw * lower)
 
 
 def _masks(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,6 +101,12 @@ class FullGaussian(Family):
         check_shape("mean", mean, ("D",))
         dim = mean.shape[-1]
         check_shape("factor", factor, (dim, dim))
+        if factor.dtype != mean.dtype or factor.device != mean.device:
+            raise TypeError(
+                f"mean ({mean.dtype}, {mean.device}) and factor ({factor.dtype}, {factor.device}) must agree"
+            )
+        if not torch.equal(factor, factor.tril()):
+            raise ValueError("factor must be lower triangular; FullGaussian.from_moments takes a covariance")
         if factor.shape[:-2] != mean.shape[:-1]:
             raise ValueError(
                 f"mean {tuple(mean.shape)} and factor {tuple(factor.shape)} disagree in their batch"
@@ -137,11 +144,11 @@ class FullGaussian(Family):
     def from_moments(cls, mean: Tensor, covariance: Tensor) -> Self:
         """The Gaussian with the given mean (..., D) and covariance (..., D, D)."""
         check_shape("covariance", covariance, (mean.shape[-1], mean.shape[-1]))
+        if not torch.allclose(covariance, covariance.mT, rtol=1e-5, atol=0.0):
+            raise ValueError("covariance must be symmetric positive definite; it is not symmetric")
         factor, info = torch.linalg.cholesky_ex(covariance)
         if info.any():
-            raise ValueError(
-                "covariance must be symmetric positive definite; its Cholesky factorisation failed"
-            )
+            raise ValueError("covariance must be symmetric positive definite; its factorisation failed")
         return cls(mean, factor)
 
     def parameters(self) -> Parameters:
@@ -176,6 +183,8 @@ class FullGaussian(Family):
         return torch.cholesky_inverse(self.factor)
 
     def in_form(self, form: str) -> Self:
+        if form not in ("covariance", "precision"):
+            raise ValueError(f"form must be 'covariance' or 'precision'; got {form!r}")
         if form == self.form:
             return self
         # The other matrix is A^T A with A = L^{-1}; A = Q R gives it as R^T R without squaring A.
@@ -205,7 +214,7 @@ class FullGaussian(Family):
         return product(u, L.mT)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.log_prob(x.unsqueeze(0)).squeeze(-1)
         _, u = self._whiten(x, self.factor)
         sign = -1.0 if self.form == "covariance" else 1.0
@@ -213,7 +222,7 @@ class FullGaussian(Family):
         return sign * log_det - 0.5 * (u.square().sum(-1) + self.dim * LOG_2PI)  # (3)
 
     def score(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.score(x.unsqueeze(0)).squeeze(0)
         L = self.factor
         return self._unwhiten(self._whiten(x, L)[1], L)

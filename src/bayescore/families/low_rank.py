@@ -53,7 +53,7 @@ class LowRankGaussian(Family):
     def init(
         cls,
         dim: int,
-        rank: int = 10,
+        rank: int | None = None,
         *,
         scale: float = 1.0,
         mean: Tensor | None = None,
@@ -61,7 +61,12 @@ class LowRankGaussian(Family):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Covariance close to scale^2 I with small random columns (A = 0 would be a saddle point)."""
+        """Covariance close to scale^2 I with small random columns (A = 0 would be a saddle point).
+
+        The rank is 10, or the dimension where that is less, unless given.
+        """
+        check_count("dim", dim)
+        rank = min(10, dim) if rank is None else rank
         check_count("rank", rank)
         if rank > dim:
             raise ValueError(f"rank must be at most the dimension {dim}; got {rank}")
@@ -124,7 +129,7 @@ class LowRankGaussian(Family):
         )  # (3)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.log_prob(x.unsqueeze(0)).squeeze(-1)
         d = x - self.mean.unsqueeze(-2)
         inner = self._inner()
@@ -135,7 +140,7 @@ class LowRankGaussian(Family):
         return self.log_diagonal.sum(-1) + 2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (4)
 
     def score(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.score(x.unsqueeze(0)).squeeze(0)
         return -self._solve(x - self.mean.unsqueeze(-2), self._inner())
 

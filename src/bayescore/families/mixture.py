@@ -139,7 +139,7 @@ class GaussianMixture(Family):
         )
 
     def log_prob(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.log_prob(x.unsqueeze(0)).squeeze(-1)
         log_n = self.components.log_prob(x.unsqueeze(-3))  # (*batch, K, S)
         return (self.logits.log_softmax(-1).unsqueeze(-1) + log_n).logsumexp(-2)  # (1)
@@ -150,7 +150,7 @@ class GaussianMixture(Family):
         return (self.logits.log_softmax(-1).unsqueeze(-1) + log_n).softmax(-2)  # (2)
 
     def score(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
+        if self._points(x).dim() == 1:
             return self.score(x.unsqueeze(0)).squeeze(0)
         g_k = self.components.score(x.unsqueeze(-3))  # (*batch, K, S, D)
         return (self.responsibilities(x).unsqueeze(-1) * g_k).sum(-3)  # (3)

@@ -139,7 +139,7 @@ class ZukoFlow(Family):
 
     def replace(self, parameters: Parameters) -> Self:
         new = copy.copy(self)
-        new._parameters = dict(parameters)
+        new._parameters = {key: parameters[key] for key in self._parameters}  # in the module's own order
         new._batched = next(iter(parameters.values())).dim() > self._first_dims
         return new
 
@@ -154,12 +154,14 @@ class ZukoFlow(Family):
                 "build the module again and use ZukoFlow(module).replace(parameters)"
             )
         family = cls._from_recipe(config, seed=0)
-        given = family.replace(parameters)
-        single = given[0] if given.batch_shape else given
-        expected = {k: tuple(v.shape) for k, v in family.parameters().items()}
-        if expected != {k: tuple(v.shape) for k, v in single.parameters().items()}:
+        own = family.parameters()
+        batches = [torch.Size(), torch.Size([1])]
+        fits = own.keys() == parameters.keys() and any(
+            all(parameters[k].shape == batch + v.shape for k, v in own.items()) for batch in batches
+        )
+        if not fits:
             raise ValueError(f"the parameters do not have the names and shapes of the configuration {config}")
-        return given
+        return family.replace(parameters)
 
     @classmethod
     def stack(cls, members: Sequence[Self]) -> Self:

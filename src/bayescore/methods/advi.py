@@ -16,6 +16,7 @@ Mixtures are not reparametrised by themselves. Two estimators:
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -74,7 +75,7 @@ class ADVI(Method):
         check_count("samples", self.samples)
         if self.mixture not in ("gumbel", "stratified"):
             raise ValueError(f"mixture must be 'gumbel' or 'stratified'; got {self.mixture!r}")
-        if self.temperature <= 0:
+        if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be positive; got {self.temperature}")
         _ = self._descent(0.01)
 
@@ -89,10 +90,11 @@ class ADVI(Method):
                 raise ValueError(
                     "stick=True goes with mixture='gumbel'; the stratified estimator needs log q as it is"
                 )
-            if not target.has_density:
+            if not target.has_density or target.stochastic:
+                has = "a noisy score" if target.has_density else "scores only"
                 raise TypeError(
-                    "ADVI with mixture='stratified' needs the log density for the weights and "
-                    f"{type(target).__name__} has scores only; use mixture='gumbel'"
+                    "ADVI with mixture='stratified' needs the exact log density for the weights and "
+                    f"{type(target).__name__} has {has}; use mixture='gumbel'"
                 )
 
     def init(self, family: Family, steps: int) -> ADVIState:

@@ -16,7 +16,7 @@ Diagonal family: per coordinate the positive root of a s^2 + b s - c = 0 with
     a = Var(g) + gbar^2/(1+lam),   b = 1/lam,   c = Var(z) + s_t/lam + (mu_t - zbar)^2/(1+lam)  (6)
 Low-rank family: the step (5) is kept implicit and projected ("patch", methods/patch.py).
 
-lam_t: "plateau" B D until the score mismatch stops falling, then B D/(1 + steps since); "constant" B D;
+lam_t: "plateau" B D until the score mismatch stops moving, then B D/(1 + steps since); "constant" B D;
 "decay" B D/(t+1); a number; or f(t, B, D).
 """
 
@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayescore.checks import check_count, check_memory
+from bayescore.checks import check_count, check_memory, check_number
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian, raw_from_factor
@@ -42,15 +42,16 @@ from bayescore.targets.base import Target
 
 __all__ = ["BaM", "BaMState", "bam_diagonal", "bam_full"]
 
-PATIENCE = 25  # steps without progress that count as a plateau
+PATIENCE = 25  # steps without a move that count as a plateau
+MOVE = 0.5  # change of the running mean of log(mismatch) that counts as a move
 MEMORY = 0.9  # of the running mean of the log mismatch
 
 
 @dataclass(frozen=True)
 class BaMState(State):
     level: Tensor  # (F,) running mean of log(mismatch)
-    best: Tensor  # (F,) its minimum so far
-    waited: Tensor  # (F,) steps since that minimum
+    anchor: Tensor  # (F,) where it last moved to
+    waited: Tensor  # (F,) steps since it moved
     since: Tensor  # (F,) steps since the plateau; 0 before it
 
 
@@ -78,8 +79,8 @@ class BaM(Method):
                     "regularisation must be 'plateau', 'constant', 'decay', a number or f(t, B, D); "
                     f"got {rule!r}"
                 )
-        elif not callable(rule) and not rule > 0:
-            raise ValueError(f"regularisation must be positive; got {rule}")
+        elif not callable(rule):
+            check_number("regularisation", rule)
 
     def check(self, family: Family, target: Target) -> None:
         super().check(family, target)
@@ -98,7 +99,7 @@ class BaM(Method):
         zeros = family.flat().new_zeros(family.batch_shape)
         start = torch.full_like(zeros, torch.inf)
         return BaMState(
-            family=family, step=0, horizon=steps, level=start, best=start, waited=zeros, since=zeros
+            family=family, step=0, horizon=steps, level=start, anchor=start, waited=zeros, since=zeros
         )
 
     def step(self, state: BaMState, oracle: Oracle, streams: Streams) -> tuple[BaMState, Info]:
@@ -135,16 +136,17 @@ class BaM(Method):
 
     @staticmethod
     def _watch(state: BaMState, mismatch: Tensor) -> BaMState:
-        """Follow the running mean of log(mismatch) until it has not fallen for PATIENCE steps."""
+        """Follow the running mean of log(mismatch) until it has not moved for PATIENCE steps."""
         now = mismatch.clamp_min(torch.finfo(mismatch.dtype).tiny).log()
         level = torch.where(state.level.isinf(), now, MEMORY * state.level + (1 - MEMORY) * now)
-        better = level < state.best - 0.01
-        waited = torch.where(better, torch.zeros_like(level), state.waited + 1)
+        # it moves from its infinite start; and where q is still off by more than its own width, it must move on
+        moved = ~((level - state.anchor).abs() <= MOVE) | (level > 0)
+        waited = torch.where(moved, torch.zeros_like(level), state.waited + 1)
         flat = (state.since > 0) | (waited >= PATIENCE)
         return dataclasses.replace(
             state,
             level=level,
-            best=torch.where(better, level, state.best),
+            anchor=torch.where(moved, level, state.anchor),
             waited=waited,
             since=torch.where(flat, state.since + 1, state.since),
         )
@@ -159,7 +161,9 @@ class BaM(Method):
         if self.regularisation == "decay":
             return full / (state.step + 1) * ones
         if callable(self.regularisation):
-            return float(self.regularisation(state.step, self.batch, dim)) * ones
+            value = float(self.regularisation(state.step, self.batch, dim))
+            check_number(f"regularisation at step {state.step}", value)
+            return value * ones
         return float(self.regularisation) * ones
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayescore.checks import check_number
+
 __all__ = ["Descent", "Schedule", "check_schedule", "flatten", "schedule"]
 
 Schedule = str | float | Callable[[int, int], float]
@@ -63,9 +65,9 @@ class Descent:
     def __post_init__(self) -> None:
         if self.optimizer not in ("adam", "sgd"):
             raise ValueError(f"optimizer must be 'adam' or 'sgd'; got {self.optimizer!r}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be positive; got {self.learning_rate}")
-        if not 0 <= self.momentum < 1:
+        check_number("learning_rate", self.learning_rate)
+        check_number("momentum", self.momentum, "lie in [0, 1)", zero=True)
+        if self.momentum >= 1:
             raise ValueError(f"momentum must lie in [0, 1); got {self.momentum}")
         check_schedule("decay", self.decay)
 

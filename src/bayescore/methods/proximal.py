@@ -36,7 +36,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayescore.checks import check_count
+from bayescore.checks import check_count, check_number
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
@@ -78,7 +78,8 @@ class ProximalScore(Method):
         reset: forget the optimizer's moments at every iteration.
         floor: kappa of (3); 0 gives plain Adam.
         clip: c of (4), say 2 for noisy scores; None does not clip.
-        metric: norm of (1): "euclidean" as in the paper, or "covariance", that of Cov(q_t) (6).
+        metric: norm of (1): "euclidean" as in the paper, or "covariance", that of Cov(q_t) (6). None means
+            "covariance" for full and diagonal Gaussians and "euclidean" for every other family.
         solver: "gradient" for Algorithm 1, "exact" for the closed form (diagonal Gaussian only).
         damping: of the precision in the exact solver, a number or f(t, T), at least 100/S; None: (100 + t)/S.
         mean_damping: of the mean in the exact solver; None: (10/S) T/(T - t), so that it settles.
@@ -108,7 +109,7 @@ class ProximalScore(Method):
     reset: bool = False
     floor: float = 0.1
     clip: float | None = None
-    metric: str = "euclidean"
+    metric: str | None = None
     solver: str = "gradient"
     damping: Schedule | None = None
     mean_damping: Schedule | None = None
@@ -117,20 +118,25 @@ class ProximalScore(Method):
         check_count("inner_steps", self.inner_steps)
         check_count("samples", self.samples)
         check_schedule("alpha", self.alpha)
-        if self.floor < 0:
-            raise ValueError(f"floor must not be negative; got {self.floor}")
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip must be positive or None; got {self.clip}")
+        check_number("floor", self.floor, "not be negative", zero=True)
+        if self.clip is not None:
+            check_number("clip", self.clip, "be positive or None")
         if self.solver not in ("gradient", "exact"):
             raise ValueError(f"solver must be 'gradient' or 'exact'; got {self.solver!r}")
-        if self.metric not in ("euclidean", "covariance"):
+        if self.metric not in (None, "euclidean", "covariance"):
             raise ValueError(f"metric must be 'euclidean' or 'covariance'; got {self.metric!r}")
+        if self.solver == "exact" and self.metric is not None:
+            raise ValueError(
+                "metric belongs to solver='gradient'; the exact solver is the same in every metric"
+            )
+        for name, rule in (("damping", self.damping), ("mean_damping", self.mean_damping)):
+            if rule is not None:
+                check_schedule(name, rule)
+                if self.solver == "gradient":
+                    raise ValueError(
+                        f"{name} belongs to solver='exact'; the inner loop has alpha and learning_rate"
+                    )
         if self.damping is not None:
-            check_schedule("damping", self.damping)
-            if self.solver == "gradient":
-                raise ValueError(
-                    "damping belongs to solver='exact'; the inner loop has alpha and learning_rate"
-                )
             least = 100 / self.samples
             if not callable(self.damping) and schedule(self.damping, 0, 1) < least:
                 raise ValueError(
@@ -184,8 +190,7 @@ class ProximalScore(Method):
             assert isinstance(q, DiagonalGaussian)
             new = self._solve(q, theta, s, state.step - 1, state.horizon)
             return dataclasses.replace(state, family=new), info
-        if self.metric == "covariance":
-            assert isinstance(q, FullGaussian | DiagonalGaussian)
+        if isinstance(q, FullGaussian | DiagonalGaussian) and self.metric != "euclidean":
             standard = q.replace({k: torch.zeros_like(v) for k, v in q.parameters().items()})
             inner = self._descend(dataclasses.replace(state, family=standard), *q.standardise(theta, s))
             return dataclasses.replace(inner, family=q.compose(inner.family)), info  # type: ignore[arg-type]

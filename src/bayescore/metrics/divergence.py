@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
@@ -26,7 +27,8 @@ def gaussian_kl(p: Normal, q: Normal) -> Tensor:
     """KL(p | q), (1), batched; q enters by its score and entropy, so that no matrix of q is inverted."""
     dense = p if isinstance(p, FullGaussian) else FullGaussian.from_moments(p.mean, p.covariance)
     columns = dense.in_form("covariance").factor.mT  # rows are the columns of V^{1/2}
-    rows = torch.cat([columns, (p.mean - q.mean).unsqueeze(-2)], -2)  # (*batch, D+1, D)
+    shift = (p.mean - q.mean).unsqueeze(-2)
+    rows = torch.cat([columns.expand(*shift.shape[:-2], *columns.shape[-2:]), shift], -2)  # (*batch, D+1, D)
     squares = -(rows * q.score(q.mean.unsqueeze(-2) + rows)).sum((-2, -1))  # -score(m' + y) = V'^{-1} y
     return 0.5 * (squares - p.dim) + q.entropy() - p.entropy()
 
@@ -41,7 +43,9 @@ class ForwardKL:
     """
 
     def __init__(self, target: Target, draws: int | None = 100_000, seed: int = 0) -> None:
-        if draws is None and not isinstance(target, Gaussian):
+        if draws is not None:
+            check_count("draws", draws)
+        elif not isinstance(target, Gaussian):
             raise ValueError(f"{type(target).__name__} has no closed-form KL; give a number of draws")
         self.target, self.draws, self.seed = target, draws, seed
         if isinstance(target, Gaussian):
@@ -54,9 +58,14 @@ class ForwardKL:
         if isinstance(self.target, Gaussian) and isinstance(family, Normal):
             return gaussian_kl(self._gaussian, family)
         if self._points is None or self._log_pi is None:
-            self._points = self._draw(self.draws or 1)
+            if self.draws is None:
+                raise ValueError(f"a {type(family).__name__} has no closed-form KL; give a number of draws")
+            self._points = self._draw(self.draws)
             self._log_pi = self.target.log_prob(self._points).mean(-1)
-        return self._log_pi - family.log_prob(self._points).mean(-1)
+        points = self._points
+        if family.batch_shape and points.dim() == 2:  # one target for all families
+            points = points.expand(*family.batch_shape, *points.shape)
+        return self._log_pi - family.log_prob(points).mean(-1)
 
     def _draw(self, n: int) -> Tensor:
         """Draws (n, D), or (F, n, D) where no member depends on its neighbours."""
@@ -70,6 +79,7 @@ class ELBO:
     """ELBO of a family (3) over one fixed set of noise, so that differences between steps are sharp."""
 
     def __init__(self, draws: int = 64, seed: int = 0) -> None:
+        check_count("draws", draws)
         self.draws, self.seed = draws, seed
 
     def __call__(self, family: Family, target: Target) -> Tensor:

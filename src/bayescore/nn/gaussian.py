@@ -33,9 +33,10 @@ class GaussianPosterior(Posterior):
         likelihood: str | Likelihood | Callable[[Any, Any], Tensor] = "categorical",
     ) -> None:
         super().__init__(model, mean, likelihood)
-        if list(mean) != list(sd) or any(mean[k].shape != sd[k].shape for k in mean):
+        if set(mean) != set(sd) or any(mean[k].shape != sd[k].shape for k in mean):
             raise ValueError("mean and sd must have the same names and shapes")
-        self.mean, self.sd = mean, sd
+        self.mean = {name: mean[name] for name in self.names}
+        self.sd = {name: sd[name] for name in self.names}
 
     def draw(self, seed: int, index: int) -> Weights:
         # one stream per draw: draw i does not depend on how many others are made
@@ -60,4 +61,4 @@ class GaussianPosterior(Posterior):
     def rebuild(cls, model: nn.Module, tensors: Weights, likelihood: Likelihood) -> GaussianPosterior:
         mean = {k.removeprefix("mean."): v for k, v in tensors.items() if k.startswith("mean.")}
         sd = {k.removeprefix("sd."): v for k, v in tensors.items() if k.startswith("sd.")}
-        return cls(model, mean, {k: sd[k] for k in mean}, likelihood=likelihood)
+        return cls(model, mean, sd, likelihood=likelihood)

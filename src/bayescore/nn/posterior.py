@@ -56,6 +56,7 @@ class Posterior(ABC):
                 f"the model has no parameter {unknown[0]!r}; it has {', '.join(list(own)[:5])}, ..."
             )
         random = set(self.names)
+        self.names = [name for name in own if name in random]  # in the model's order, which draws follow
         fixed = {**own, **dict(model.named_buffers())}
         self.fixed = {name: value.detach().clone() for name, value in fixed.items() if name not in random}
 

@@ -66,7 +66,7 @@ def load_posterior(
     place = next(model.parameters()).device
     random = {k.removeprefix("random."): v.to(place) for k, v in tensors.items() if k.startswith("random.")}
     fixed = {k.removeprefix("fixed."): v for k, v in tensors.items() if k.startswith("fixed.")}
-    _check_tensors(path, shapes, {k.split(".", 1)[-1]: v for k, v in random.items()}, fixed, kind)
+    _check_tensors(path, shapes, random, fixed, 1 if kind is DrawsPosterior else 0)
     with torch.no_grad():
         for name, value in fixed.items():
             live[name].copy_(value)
@@ -109,15 +109,13 @@ def _check_tensors(
     shapes: dict[str, tuple[int, ...]],
     random: dict[str, Tensor],
     fixed: dict[str, Tensor],
-    kind: type[Posterior],
+    lead: int,
 ) -> None:
-    """A header that fits the model does not mean that the tensors do."""
-    lead = 1 if kind is DrawsPosterior else 0
-    found = {
-        **{k: tuple(v.shape[lead:]) for k, v in random.items()},
-        **{k: tuple(v.shape) for k, v in fixed.items()},
-    }
-    bad = [name for name in {**shapes, **found} if found.get(name) != shapes.get(name)]
+    """A header that fits does not mean that the tensors do; random ones are called mean.name, sd.name."""
+    found = [(name.split(".", 1)[-1], tuple(value.shape[lead:])) for name, value in random.items()]
+    found += [(name, tuple(value.shape)) for name, value in fixed.items()]
+    bad = [name for name, shape in found if shapes.get(name) != shape]
+    bad += [name for name in shapes if name not in dict(found)]
     if bad:
         raise ValueError(f"{path} is damaged: its tensor {bad[0]} does not fit what its header says")
 

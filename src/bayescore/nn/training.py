@@ -6,6 +6,7 @@ optimizers.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Sized
@@ -123,7 +124,7 @@ def _train(run: _Run) -> NetworkFit:
                 loss = _epoch(run, place, schedule)
                 row = {"epoch": float(epoch), "loss": loss, "seconds": time.perf_counter() - start}
                 if run.validation is not None and _ready(run.opt):
-                    posterior = run.opt.posterior(run.model, run.like)
+                    posterior = run.opt.posterior(run.model, copy.deepcopy(run.like))
                     row["validation_nll"] = nll(posterior, run.validation, place)
                     if best is None or row["validation_nll"] < best[0]:
                         best = (row["validation_nll"], epoch, posterior)
@@ -135,12 +136,12 @@ def _train(run: _Run) -> NetworkFit:
     except KeyboardInterrupt:
         status = f"interrupted in epoch {epoch}"
     if best is None:
-        best = (math.nan, len(history), run.opt.posterior(run.model, run.like))
+        best = (math.nan, len(history), run.opt.posterior(run.model, copy.deepcopy(run.like)))
     else:
         status += f", best on validation was epoch {best[1]}"
     with torch.no_grad():
-        live = dict(run.model.named_parameters())
-        for name, value in best[2].centre().items():
+        live = {**dict(run.model.named_parameters()), **dict(run.model.named_buffers())}
+        for name, value in {**best[2].fixed, **best[2].centre()}.items():
             live[name].copy_(value)
     seconds = time.perf_counter() - start
     return NetworkFit(best[2], f"{status}; {run.opt.status}", history, best[1], seconds, run.opt)

@@ -111,4 +111,5 @@ class ADVI(Shell):
         )
 
     def _precision_status(self) -> str:
-        return precision_sentence(self.slope_noise(), self._head["updates"], "score", 0.0)
+        head = self._head
+        return precision_sentence(self.slope_noise(), head["updates"], head["last_draws"], "score", 0.0)

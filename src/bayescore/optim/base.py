@@ -84,6 +84,7 @@ class Shell(Sampling):
                         del state[key]
                 for group in self.param_groups:
                     group["draws"] = group["absorbed"] = 0
+                    group["last_draws"] = draws
                 self._count("step", 1)
         return loss
 

@@ -3,14 +3,14 @@
 Per-datum units (optim/base.py): c = tau/N, delta = c/s0^2, g_i = mini-batch gradient of the mean loss at
 draw i. The prior enters by its expectation. With G = mean g_i, X = mean eps_i g_i, e1 = mean eps_i, e2 =
 mean eps_i^2:
-    one    = -(sigma/c) (G + delta (m - m0)) + k e1            whitened mean score (k = 1: residual r)   (1)
-    slope  = (sigma/c) X + sigma^2/s0^2 - e2                   whitened curvature minus 1, from eps*score (2)
+    one    = -(sigma/c) (G + delta (m - m0)) + rho k e1        whitened mean score                       (1)
+    slope  = (sigma/c) X + sigma^2/s0^2 - 1 - k (e2 - 1)       whitened curvature minus 1, by eps*score  (2)
     [ 1/eta   -e1    ] [u]   [ one   ]
     [ -e1     a + e2 ] [w] = [ slope ]                         methods/ridge.py, with b + 1 = 1/eta      (3)
     P <- P (1 + w + w^2/2),  |w| <= 1                                                                    (4)
     momentum <- beta momentum - (1 - beta) (c/sigma) u/eta                                               (5)
     m <- m - eta (sigma^2/c) momentum/(1 - beta^t) P_old/P_new                                            (6)
-With beta = 0 and k = 1, (4)-(6) is the ridge step. sigma is kept at or below the prior's s0.
+With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0.
 
 How noisy (2) is decides what it may do. Its variance V is about kappa = N/(batch tau) for one draw, and of
 order 1 for antithetic pairs on the same data. V and the mean slope are tracked per tensor, and with L = 1 +
@@ -18,11 +18,12 @@ mean slope
     rho   = t / (t + 100 (V - mean slope^2)/max(1, L)^2)       0: not to be trusted yet, 1: trusted       (7)
     slope <- rho slope + (1 - rho) slope_F                                                               (8)
     a     = damping + t/2 + 10 rho sqrt(V)                                                               (9)
-    k     = rho min(1, max(0, L))                                                                        (9b)
-k e1 takes off what the draw itself adds to the score: all of it once the precision is right (k = 1, the
-residual of the proximal problem, quiet at the optimum), little of it while q is much narrower than the
-posterior. With the batch size B known and one draw per step, slope_F comes from squared gradients,
-    slope_F = (sigma^2/c) F + sigma^2/s0^2 - 1,   F = B/(1 - B/N) (1 + beta)/2 (G - momentum)^2          (10)
+    k     = L - sigma^2/s0^2, within [0, 1]                    from the steps before                     (10)
+k takes off what the draw itself adds: all of it once the precision is right (k = 1 is the residual of the
+proximal problem, quiet at the optimum), little while q is much narrower than the likelihood, none of the
+prior's part, which is exact. With the batch size B known and one draw per step, slope_F comes from squared
+gradients,
+    slope_F = (sigma^2/c) F + sigma^2/s0^2 - 1,   F = B/(1 - B/N) (1 + beta)/2 (G - momentum)^2          (11)
 whose relative noise is 2 whatever kappa is. E F = Var_i(grad l_i), the Fisher information of one datum: it
 is the Hessian where the likelihood is that of the data (at any temperature) and differs from it by the
 misfit otherwise. Without B, slope_F = 0: the precision stays where it is until (2) can be trusted.
@@ -70,16 +71,18 @@ def exact_step(
     """New mean, sd, momentum and running moments (mean slope, mean squared slope) of one tensor."""
     variance = sd * sd
     tight = variance * o.prior_precision
-    slope = sd / o.c * X + tight - e2  # (2)
+    known = moments[0] / (1 - MEMORY ** (o.t - 1)).clamp_min(1e-12)
+    share = torch.maximum((1 + known - tight).clamp(0, 1), o.trust)
+    slope = sd / o.c * X + tight - 1 - share * (e2 - 1)  # (2)
     moments = MEMORY * moments + (1 - MEMORY) * torch.stack([slope.mean(), slope.square().mean()])
     level, V = (moments / (1 - MEMORY**o.t)).unbind()
     needed = PATIENCE * (V - level * level).clamp_min(0) / (1 + level).clamp_min(1).square()
     rho = torch.maximum(o.t / (o.t + needed), o.trust)  # (7)
-    control = torch.maximum(rho * (1 + level).clamp(0, 1), o.trust)  # (9b)
-    one = control * e1 - sd / o.c * (G + o.c * o.prior_precision * (mean - prior_mean))  # (1)
+    pull = G + o.c * o.prior_precision * (mean - prior_mean)
+    one = torch.maximum(rho * share, o.trust) * e1 - sd / o.c * pull  # (1)
     memory = 1 - o.momentum**o.t
     velocity = momentum / (1 - o.momentum ** (o.t - 1)).clamp_min(1e-12)
-    other = variance / o.c * o.fisher * (G - velocity).square() + tight - 1  # (10)
+    other = variance / o.c * o.fisher * (G - velocity).square() + tight - 1  # (11)
     slope = rho * slope + (1 - rho) * other * (o.fisher > 0)  # (8)
     a = o.damping + o.t / 2 * (1 - o.trust) + 10 * rho * V.sqrt() * (1 - o.trust)  # (9)
     centre = rho * e1

@@ -30,10 +30,11 @@ class Slope(NamedTuple):
         return max(0.0, abs(self.level) - 2 * math.sqrt(self.noise / (HORIZON * self.size)))
 
 
-def precision_sentence(rows: list[Slope], t: int, how: str, patience: float) -> str:
+def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, patience: float) -> str:
     """The state of the precision after t steps.
 
     Arguments:
+        draws: per step.
         how: what stands in while eps*score is too noisy: "squares" (squared gradients), "initial" (the
             precision is left as it was) or "score" (nothing does).
         patience: the constant of optim/exact.py (7).
@@ -48,7 +49,7 @@ def precision_sentence(rows: list[Slope], t: int, how: str, patience: float) -> 
     error = 0.5 * math.sqrt(V / t)
     rho = sum(row.size * t / (t + patience * row.noise) for row in rows) / size
     if error > LEARNED / 2:
-        return _too_noisy(how, rho, math.ceil(V / LEARNED**2))
+        return _too_noisy(how, draws, rho, math.ceil(V / LEARNED**2))
     if away > 2 * LEARNED:
         side = "above" if rows[0].level > 0 else "below"
         return f"precision not learned yet: on average the curvature is {away:.0%} {side} it"
@@ -56,7 +57,9 @@ def precision_sentence(rows: list[Slope], t: int, how: str, patience: float) -> 
     return f"precision learned to about {100 * error:.1g} %{share}"
 
 
-def _too_noisy(how: str, rho: float, need: int) -> str:
+def _too_noisy(how: str, draws: int, rho: float, need: int) -> str:
+    if draws > 1:
+        return f"precision not learned yet: it takes about {need} steps, if a step's draws share their batch"
     if how == "squares":
         return (
             f"precision not learned from eps*score (it would take about {need} steps): {1 - rho:.0%} of it "

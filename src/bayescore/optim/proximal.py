@@ -33,7 +33,7 @@ class ProximalScore(Shell):
         momentum: of the mean's gradient.
         solver: "exact" or "gradient".
         damping: exact solver: the precision's memory in steps at the start; it grows by half a step per step.
-        curvature: exact solver: "auto" as in optim/exact.py (7)-(10); "score" for the ridge step as it is,
+        curvature: exact solver: "auto" as in optim/exact.py (7)-(11); "score" for the ridge step as it is,
             with `damping` constant.
         inner_steps, optimizer, alpha: gradient solver: N, "adam" or "sgd", weight of the proximal term.
         sd_rate, floor: gradient solver: rate of log sd as a multiple of lr, Adam's floor (optim/inner.py).
@@ -191,5 +191,7 @@ class ProximalScore(Shell):
             B = group["batch_size"]
             how = "squares" if B is not None and group["num_data"] > B else "initial"
         backends = {p.status for p in self._passes.values()}
-        sentence = precision_sentence(self.slope_noise(), group["updates"], how, PATIENCE)
+        sentence = precision_sentence(
+            self.slope_noise(), group["updates"], group["last_draws"], how, PATIENCE
+        )
         return f"{sentence}; update {', '.join(sorted(backends))}" if backends else sentence

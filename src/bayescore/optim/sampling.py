@@ -36,7 +36,15 @@ class Sampling(torch.optim.Optimizer):
 
     def __init__(self, params: Any, num_data: int, options: dict[str, Any]) -> None:
         self._prepare()
-        counters = {"step": 0, "updates": 0, "draws": 0, "absorbed": 0, "skipped": 0, "skipped_in_a_row": 0}
+        counters = {
+            "step": 0,
+            "updates": 0,
+            "draws": 0,
+            "absorbed": 0,
+            "skipped": 0,
+            "skipped_in_a_row": 0,
+            "last_draws": 0,
+        }
         super().__init__(params, {"num_data": num_data, **options, "method": type(self).__name__, **counters})
 
     def _prepare(self) -> None:
@@ -53,12 +61,12 @@ class Sampling(torch.optim.Optimizer):
         try:
             check_group(group)
             self._check(group)
+            for p in group["params"]:
+                if not p.is_floating_point():
+                    raise TypeError(f"weights must be real floating point numbers; got {p.dtype}")
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
-        for p in group["params"]:
-            if not p.is_floating_point():
-                raise TypeError(f"weights must be real floating point numbers; got {p.dtype}")
 
     # -- what a method adds --------------------------------------------------------------------------
 

@@ -52,6 +52,11 @@ class Target(ABC):
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             value = self.log_prob(x)
+            if not value.requires_grad:
+                raise TypeError(
+                    "the log density cannot be differentiated: write it in torch operations on its points, "
+                    "or give its gradient with ScoreFunction"
+                )
             (grad,) = torch.autograd.grad(value.sum(), x)
         return value.detach(), grad
 
@@ -99,6 +104,8 @@ class Target(ABC):
 def as_batch(targets: Sequence[Target]) -> Target:
     """One target for a batch of fits: stacked where it can be, else the one that all of them share."""
     first = targets[0]
+    if any(type(target) is not type(first) for target in targets):
+        raise TypeError("targets of different kinds cannot be batched; fit them one by one")
     if first.can_stack:
         return type(first).stack(targets)
     if all(target is first for target in targets):

@@ -78,6 +78,8 @@ class Known(Target):
 
     @classmethod
     def stack(cls, members: Sequence[Self]) -> Self:
+        if any(type(m) is not type(members[0]) for m in members):
+            raise TypeError("targets of one batch must be of one kind")
         densities = [m.density for m in members]
         return members[0]._with(type(densities[0]).stack(densities))  # type: ignore[arg-type]
 
@@ -107,6 +109,8 @@ class Gaussian(Known):
     def ill_conditioned(cls, dim: int, condition: float, *, seed: int = 0) -> Self:
         """A zero-mean Gaussian, randomly rotated, with log-spaced variances of ratio `condition`."""
         check_count("dim", dim, 2)
+        if not condition >= 1:
+            raise ValueError(f"condition must be at least 1; got {condition}")
         rng = generator(seed, purpose="target")
         rotation, _ = torch.linalg.qr(torch.randn(dim, dim, generator=rng, dtype=torch.float64))
         variances = torch.logspace(0, -1, dim, base=float(condition), dtype=torch.float64)

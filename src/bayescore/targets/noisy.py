@@ -7,6 +7,7 @@ The noise shares one scale over the coordinates, vanishes at the mode and is hug
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -31,8 +32,8 @@ class NoisyScore(Target):
     stochastic = True
 
     def __init__(self, target: Target, beta: float) -> None:
-        if not beta >= 0:
-            raise ValueError(f"beta must not be negative; got {beta}")
+        if not 0 <= beta < math.inf:
+            raise ValueError(f"beta must be finite and not negative; got {beta}")
         self.target, self.beta = target, float(beta)
         self.dim, self.dtype, self.device = target.dim, target.dtype, target.device
         self.has_density, self.normalised = target.has_density, target.normalised
@@ -61,6 +62,8 @@ class NoisyScore(Target):
 
     @classmethod
     def stack(cls, members: Sequence[Self]) -> Self:
+        if any(type(m) is not cls for m in members):
+            raise TypeError("targets of one batch must be of one kind")
         if len({m.beta for m in members}) > 1:
             raise ValueError("noisy targets of one batch must share beta")
         return cls(as_batch([m.target for m in members]), members[0].beta)

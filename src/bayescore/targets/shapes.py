@@ -38,6 +38,8 @@ class Banana(Target):
 
     def __init__(self, dim: int = 2, *, width: float = 2.0, bend: float = 0.3) -> None:
         check_count("dim", dim, 2)
+        if not width > 0:
+            raise ValueError(f"width must be positive; got {width}")
         self.dim, self.width, self.bend = dim, width, bend
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -60,6 +62,8 @@ class Funnel(Target):
 
     def __init__(self, dim: int = 3, *, scale: float = 3.0) -> None:
         check_count("dim", dim, 2)
+        if not scale > 0:
+            raise ValueError(f"scale must be positive; got {scale}")
         self.dim, self.scale = dim, scale
 
     def log_prob(self, x: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class BridgeStanModel:
         self, x: Tensor, propto: bool, jacobian: bool, gradient: bool
     ) -> tuple[Tensor, Tensor | None, Rejected | None]:
         """As CompiledModel.log_density."""
-        points = x.reshape(-1, self.dim)
+        points = x.detach().reshape(-1, self.dim)
         value = torch.full((points.shape[0],), -torch.inf, dtype=torch.float64)
         grad = torch.full_like(points, torch.nan) if gradient else None
         failures = []
@@ -76,7 +76,7 @@ class BridgeStanModel:
         out = torch.full((x.shape[0], len(self.names(include + 1))), torch.nan, dtype=torch.float64)
         rng = self.model.new_rng(seed) if include >= 2 else None
         failures = []
-        for i, point in enumerate(x.numpy()):
+        for i, point in enumerate(x.detach().numpy()):
             try:
                 row = self.model.param_constrain(
                     point, include_tp=include >= 1, include_gq=include >= 2, rng=rng

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,6 +60,9 @@ class Stan(Target):
 
     name = "stan"
 
+    #: what makes the target again in another process: program, data, options
+    _recipe: tuple[str | Path, str, dict[str, Any]] | None = None
+
     def __init__(
         self,
         program: str | os.PathLike[str],
@@ -73,7 +76,7 @@ class Stan(Target):
     ) -> None:
         threads = torch.get_num_threads() if threads is None else threads
         check_count("threads", threads)
-        check_count("seed", seed, 0)
+        _check_seed(seed)
         text, self.label, include = _read(program)
         numbers = data_text(data)
         library = build(text, self.label, include, cache_dir)
@@ -84,6 +87,9 @@ class Stan(Target):
             hint = f"; missing: {', '.join(missing)}" if missing else ""
             raise ValueError(f"{self.label} does not take these data: {error}{hint}") from error
         self._take(model, propto, jacobian)
+        options = {"propto": propto, "jacobian": jacobian, "threads": threads}
+        source = text if include is None else Path(program).resolve()
+        self._recipe = (source, numbers, {**options, "seed": seed, "cache_dir": cache_dir})
 
     @classmethod
     def from_bridgestan(cls, model: Any, *, propto: bool = False, jacobian: bool = True) -> Self:
@@ -164,7 +170,7 @@ class Stan(Target):
             everything: transformed parameters and generated quantities too; NaN where Stan rejects them.
             seed: of the random numbers that generated quantities draw.
         """
-        check_count("seed", seed, 0)
+        _check_seed(seed)
         points = self._points(x).reshape(-1, self.dim)
         include = 2 if everything else 0
         rows, rejected = self.model.constrain(points, include, seed)
@@ -193,6 +199,13 @@ class Stan(Target):
         before = {variable.name for variable in self._layouts[1]}
         return group(values, set(values) - before)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process makes the target again, from the cache."""
+        if self._recipe is None:
+            raise TypeError("a target from BridgeStan cannot be pickled; make it in each process")
+        source, numbers, options = self._recipe
+        return partial(type(self), **options), (source, json.loads(numbers))
+
     def __repr__(self) -> str:
         return f"Stan({self.label!r}, dim={self.dim}, propto={self.propto}, jacobian={self.jacobian})"
 
@@ -207,6 +220,12 @@ def _read(program: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no Stan program at {path}")
     return path.read_text(encoding="utf-8"), path.name, path.resolve().parent
+
+
+def _check_seed(seed: int) -> None:
+    check_count("seed", seed, 0)
+    if seed >= 2**32:
+        raise ValueError(f"Stan takes seeds below 2^32; got {seed}")
 
 
 def _missing(program: str, include: Path | None, numbers: str) -> list[str]:

@@ -1,0 +1,300 @@
+"""The command: what it prints, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import warnings
+
+import arviz
+import pytest
+import torch
+
+import bayescore as bs
+from bayescore.cli import errors, main
+from bayescore.cli import fit as fit_module
+from bayescore.families import FAMILIES
+from bayescore.methods import METHODS
+from bayescore.result import Outcome
+from bayescore.targets import NAMED
+
+MODEL = """
+import torch
+
+def log_density(x):
+    return -0.5 * (x[:, 0] ** 2 + 4 * (x[:, 1] - x[:, 0]) ** 2)
+
+def broken(x):
+    return x @ torch.ones(5, dtype=x.dtype)
+
+def nowhere(x):
+    return x.sum(-1) * torch.nan
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs the command in a folder of its own; gives its exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+
+    def call(line: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as leaving:
+            main(line.split())
+        printed = capsys.readouterr()
+        return leaving.value.code, printed.out, printed.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("fit bannana", "did you mean 'banana'"),
+        ("fit banana --family ful", "did you mean 'full'"),
+        ("fit banana --method bma", "did you mean 'bam'"),
+        ("fit banana --famly full", "--family"),
+        ("fit banana --set inner_step=3", "did you mean 'inner_steps'"),
+        ("fit banana --set clip", "key=value; got 'clip'"),
+        ("fit banana --set clip=far", "clip takes a number or none; got 'far'"),
+        ("fit banana --set reset=maybe", "reset takes true or false; got 'maybe'"),
+        ("fit banana --samples 3 --set samples=4", "samples is given twice"),
+        ("fit banana --method gsm --learning-rate 1", "GSM has no learning rate"),
+        ("fit banana --method bam --family mixture", "BaM cannot fit a GaussianMixture"),
+        ("fit banana --method fisher --noise 1", "Fisher differentiates the score"),
+        ("fit banana --rank 2", "--rank belongs to --family low-rank"),
+        ("fit banana --steps -1", "--steps must be at least 1; got -1"),
+        ("fit banana --dim 0", "--dim must be at least 1; got 0"),
+        ("fit banana --steps many", "--steps"),
+        ("fit banana --scale 0", "scale must be positive; got 0"),
+        ("fit banana --noise -1", "beta must not be negative; got -1"),
+        ("fit banana --draws 10", "--output"),
+        ("fit banana --output fit.csv", "must end in .nc or .safetensors; got 'fit.csv'"),
+        ("fit banana --output fit.safetensors --draws 9", "--draws goes with"),
+        ("fit banana --output nowhere/fit.nc", "there is no folder nowhere"),
+        ("fit banana --output model.py/fit.nc", "there is no folder model.py"),
+        ("fit banana --plot .", "is a folder"),
+        ("fit banana --plot fit.gif", "must end in .png or .pdf or .svg; got 'fit.gif'"),
+        ("fit model.py --dim 2", "path/to/file.py:function"),
+        ("fit model.py:log_density", "--dim"),
+        ("fit missing.py:log_density --dim 2", "there is no file missing.py"),
+        ("fit model.py:log_densty --dim 2", "did you mean 'log_density'"),
+        ("fit model.py:broken --dim 2", "line 8, RuntimeError"),
+        ("fit model.py:nowhere --dim 2", "not finite at any of 20 draws"),
+        ("fit", "TARGET"),
+        ("list familes", "did you mean 'families'"),
+        ("lst", "list"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(run, line, words):
+    code, out, err = run(line)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_fit_says_how_it_ended_and_how_far_to_trust_it(run):
+    code, out, err = run("fit banana --family full --method bam --steps 200")
+    assert (code, err) == (0, "")
+    for words in ("status", "score calls 400", "seconds", "ELBO", "k-hat", "mean", "sd", "5%", "50%", "95%"):
+        assert words in out
+    assert "theta[1]" in out
+
+
+def test_the_table_stops_at_twenty_coordinates(run):
+    _, out, _ = run("fit gaussian --dim 25 --family diagonal --method bam --steps 20")
+    assert "theta[19]" in out
+    assert "theta[20]" not in out
+    assert "the first 20 of 25 coordinates" in out
+
+
+def test_a_function_in_a_file_is_fitted(run):
+    code, out, _ = run("fit model.py:log_density --dim 2 --method bam --steps 50")
+    assert code == 0
+    assert "agree" in out or "good" in out
+
+
+def test_a_file_may_import_its_neighbours(run, tmp_path):
+    (tmp_path / "outer.py").write_text("from model import log_density\n")
+    assert run("fit outer.py:log_density --dim 2 --method bam --steps 5 -q")[0] == 0
+
+
+def test_a_file_that_does_not_import_is_told_with_its_line(run, tmp_path):
+    (tmp_path / "bad.py").write_text("import torch\n1 / 0\n")
+    code, _, err = run("fit bad.py:f --dim 2")
+    assert code == 2
+    assert "bad.py cannot be imported: line 2, ZeroDivisionError" in err
+
+
+def test_the_shell_gives_the_numbers_of_the_library(run):
+    settings = "--samples 2 --set inner_steps=4 --set alpha=0.5"
+    run(f"fit gaussian --dim 2 --steps 30 --seed 3 {settings} --output a.safetensors")
+    method = bs.methods.ProximalScore(inner_steps=4, samples=2, alpha=0.5)
+    target = bs.targets.by_name("gaussian", 2)
+    own = bs.fit(target, bs.families.FullGaussian.init(2), method, steps=30, seed=3)
+    saved = bs.Fit.load("a.safetensors")
+    assert saved.method == method
+    assert torch.equal(saved.family.flat(), own.family.flat())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_named(run, family):
+    code, out, _ = run(f"fit gaussian --family {family} --steps 2 --set inner_steps=1")
+    assert code in (0, 1)  # two steps may make things worse
+    assert FAMILIES[family].__name__ in out
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_named(run, method):
+    code, out, _ = run(f"fit gaussian --method {method} --samples 3 --steps 5")
+    assert code in (0, 1)
+    assert "score calls 15" in out
+
+
+@pytest.mark.parametrize("target", [name for name in NAMED if name != "ill-conditioned"])
+def test_every_target_can_be_named_with_its_dimension(run, target):
+    assert f"{target} in 4 dimensions" in run(f"fit {target} --dim 4 --method bam --steps 2")[1]
+
+
+def test_draws_are_written_for_arviz(run):
+    code, out, _ = run("fit gaussian --dim 2 --method bam --steps 30 --output fit.nc --draws 123")
+    assert code == 0
+    assert "wrote fit.nc" in out
+    assert arviz.from_netcdf("fit.nc").posterior["theta"].shape == (1, 123, 2)
+
+
+@pytest.mark.parametrize(("target", "dim"), [("skewed", 1), ("gaussian", 2), ("skewed", 3), ("gaussian", 5)])
+def test_pictures_are_drawn_in_any_dimension(run, tmp_path, target, dim):
+    code, _, err = run(f"fit {target} --dim {dim} --method bam --steps 20 --quiet --plot fit.png")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_quiet_prints_nothing(run):
+    assert run("fit gaussian --method bam --steps 30 --quiet") == (0, "", "")
+
+
+def test_a_fit_that_got_worse_exits_with_1(run):
+    line = "fit gaussian --dim 30 --noise 5 --method gsm --steps 200"
+    code, out, err = run(line)
+    assert (code, err) == (1, "")
+    assert "got worse" in out
+    code, out, err = run(f"{line} --quiet")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: the fit got worse")
+
+
+def test_an_interrupted_fit_is_shown_written_and_exits_with_130(run, tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        done = bs.fit(*arguments, **options)
+        return dataclasses.replace(done, outcome=Outcome.INTERRUPTED, status="interrupted at step 5 of 9")
+
+    monkeypatch.setattr(fit_module, "fit", interrupted)
+    code, out, _ = run("fit banana --method bam --steps 9 --output fit.safetensors")
+    assert code == 130
+    assert "interrupted at step 5" in out
+    assert (tmp_path / "fit.safetensors").exists()
+
+
+def test_a_factorisation_that_fails_is_a_failed_fit(run, monkeypatch):
+    def broken(*arguments, **options):
+        raise torch.linalg.LinAlgError("the factorisation did not converge")
+
+    monkeypatch.setattr(fit_module, "fit", broken)
+    code, out, err = run("fit banana")
+    assert (code, out) == (1, "")
+    assert err == "error: the fit failed: the factorisation did not converge\n"
+
+
+def test_files_are_checked_before_the_fit_starts(run, monkeypatch):
+    monkeypatch.setattr(fit_module, "fit", lambda *a, **k: pytest.fail("the fit was started"))
+    for option in ("--output nowhere/fit.nc", "--plot nowhere/fit.png"):
+        assert run(f"fit banana {option}")[0] == 2
+
+
+def test_nothing_half_written_is_left_behind(run, tmp_path, monkeypatch):
+    def half(self, path):
+        path_of = str(path)
+        with open(path_of, "w") as file:
+            file.write("half")
+        raise OSError(28, "No space left on device", path_of)
+
+    monkeypatch.setattr(arviz.InferenceData, "to_netcdf", half)
+    (tmp_path / "fit.nc").write_text("old")
+    code, _, err = run("fit banana --method bam --steps 5 --output fit.nc")
+    assert code == 2
+    assert "No space left on device" in err
+    assert (tmp_path / "fit.nc").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"fit.nc", "model.py"}
+
+
+def test_memory_that_is_not_there_is_a_sentence(run, monkeypatch):
+    monkeypatch.setattr("bayescore.checks.available_memory", lambda: 1000)
+    code, _, err = run("fit gaussian --dim 30 --method bam")
+    assert code == 2
+    assert "GB are free" in err
+
+
+def test_warnings_are_sentences_whatever_their_kind(capsys):
+    with errors.spoken_warnings():
+        warnings.warn("this needs 2 GB", ResourceWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: this needs 2 GB\n"
+
+
+def test_list_names_everything_with_a_sentence(run):
+    code, out, _ = run("list")
+    assert code == 0
+    for name in [*NAMED, *FAMILIES, *METHODS]:
+        (line,) = [line for line in out.splitlines() if line.split()[:1] == [name]][:1]
+        assert len(line.split()) > 3
+    only = run("list methods")[1]
+    assert "bam" in only
+    assert "banana" not in only
+
+
+def test_list_needs_no_extra_and_imports_no_experiment():
+    code = """
+import sys
+for name in ("arviz", "matplotlib", "scipy", "zuko"):
+    sys.modules[name] = None
+from bayescore.cli import main
+try:
+    main(["list"])
+finally:
+    late = [name for name in sys.modules if name.startswith(("bayescore.experiments", "bayescore.bench"))]
+    print("imported too early:", *late, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == "imported too early:\n"
+
+
+def test_cite_gives_the_paper_and_this_version(run):
+    code, out, _ = run("cite")
+    assert code == 0
+    assert "2602.05873" in out
+    assert "@software{bayescore" in out
+    assert bs.__version__ in out
+    assert out.count("{") == out.count("}")
+
+
+def test_version_is_that_of_the_package(run):
+    assert run("--version") == (0, f"bayescore {bs.__version__}\n", "")
+
+
+def test_help_names_every_command(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("fit", "list", "cite", "bench", "reproduce", "report"):
+        assert command in out
+
+
+def test_commands_of_other_packages_are_reached(run):
+    assert run("reproduce list")[0] == 0
+    assert "--repeats" in run("bench fit --help")[1]
+    code, _, err = run("reproduce nothing-like-it")
+    assert code == 2
+    assert "there is no experiment called 'nothing-like-it'" in err
