@@ -33,11 +33,18 @@ def optimum(temperature: float) -> tuple[Tensor, Tensor]:
 
 
 def run(
-    shell: str, steps: int, batch: int, temperature: float = 1.0, draws: int = 2, **options: Any
+    shell: str,
+    steps: int,
+    batch: int,
+    temperature: float = 1.0,
+    draws: int = 2,
+    *,
+    at_optimum: bool = False,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Shell]:
     """Relative error of the sds, error of the means in sds, and the optimizer, after shuffled epochs."""
     x, y = (v.float() for v in problem())
-    p = torch.nn.Parameter(torch.zeros(DIM))
+    p = torch.nn.Parameter(optimum(temperature)[0].float() if at_optimum else torch.zeros(DIM))
     opt = SHELLS[shell]([p], DATA, temperature=temperature, **options)
     schedule = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 1e-3, total_iters=steps)
     rng, order = torch.Generator().manual_seed(1), torch.empty(0, dtype=torch.long)
@@ -55,10 +62,9 @@ def run(
     return state["sd"].double() / sd - 1, (state["mean"].double() - mean) / sd, opt
 
 
-@pytest.mark.parametrize("shell", ["exact", "gradient", "advi"])
-def test_pairs_of_draws_find_the_optimum_in_few_steps(shell: str) -> None:
-    options = {"exact": {}, "gradient": {"lr": 4e-3}, "advi": {"lr": 4e-3}}[shell]
-    sd, mean, opt = run(shell, 1500, 32, **options)
+@pytest.mark.parametrize(("shell", "lr"), [("exact", 0.1), ("advi", 0.01)])
+def test_pairs_of_draws_find_the_optimum_in_few_steps(shell: str, lr: float) -> None:
+    sd, mean, opt = run(shell, 1500, 32, lr=lr)
     assert sd.abs().max() < 0.15
     assert mean.abs().max() < 0.3
     assert "precision learned" in opt.status
@@ -80,8 +86,8 @@ def test_without_pairs_or_batch_size_a_hot_precision_is_left_alone_and_the_statu
 
 
 def test_squared_gradients_stand_in_where_the_score_is_too_noisy() -> None:
-    sd, _, opt = run("exact", 1500, 10, 1e-6, draws=1, batch_size=10)
-    assert sd.abs().max() < 0.35
+    sd, _, opt = run("exact", 1500, 10, 1e-6, draws=1, batch_size=10, at_optimum=True)
+    assert sd.abs().max() < 0.25
     assert "squared gradients" in opt.status
 
 

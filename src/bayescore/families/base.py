@@ -107,7 +107,7 @@ class Family(ABC):
         for key, value in keys.items():
             if any(m.parameters()[key].shape != value.shape for m in members):
                 raise ValueError(
-                    f"families of one batch must have the same class and configuration; {key} differs in shape"
+                    f"families of one batch must have the same class and configuration; {key} differs"
                 )
         return first.replace({k: torch.stack([m.parameters()[k] for m in members]) for k in keys})
 

@@ -51,7 +51,9 @@ MEMORY = 0.9  # of the running mean of the log mismatch
 class BaMState(State):
     level: Tensor  # (F,) running mean of log(mismatch)
     anchor: Tensor  # (F,) where it last moved to
-    waited: Tensor  # (F,) steps since it moved
+    drift: Tensor  # (F, D) running mean of v, the mean whitened residual
+    push: Tensor  # (F,) running mean of |v|^2
+    waited: Tensor  # (F,) steps since the fit last moved
     since: Tensor  # (F,) steps since the plateau; 0 before it
 
 
@@ -98,16 +100,26 @@ class BaM(Method):
     def init(self, family: Family, steps: int) -> BaMState:
         zeros = family.flat().new_zeros(family.batch_shape)
         start = torch.full_like(zeros, torch.inf)
+        drift = zeros.unsqueeze(-1).repeat(1, family.dim)
         return BaMState(
-            family=family, step=0, horizon=steps, level=start, anchor=start, waited=zeros, since=zeros
+            family=family,
+            step=0,
+            horizon=steps,
+            level=start,
+            anchor=start,
+            drift=drift,
+            push=zeros,
+            waited=zeros,
+            since=zeros,
         )
 
     def step(self, state: BaMState, oracle: Oracle, streams: Streams) -> tuple[BaMState, Info]:
         q = state.family
         z = q.transform(q.noise(streams, self.batch))  # (F, B, D)
         g = oracle.score(z)
-        mismatch = self._mismatch(q, z, g)  # (F,)
-        state = self._watch(state, mismatch)
+        residual = self._whitened(q, g - q.score(z))  # (F, B, D)
+        mismatch = residual.square().mean((-2, -1))
+        state = self._watch(state, mismatch, residual.mean(-2))
         lam = self._lam(state, q.dim)  # (F, 1)
         if isinstance(q, FullGaussian):
             mean, factor = bam_full(q.mean, q.factor, z, g, lam)
@@ -122,31 +134,37 @@ class BaM(Method):
         return dataclasses.replace(state, family=new, step=state.step + 1), Info(mismatch)
 
     @staticmethod
-    def _mismatch(q: Family, z: Tensor, g: Tensor) -> Tensor:
-        """Mean squared score mismatch per dimension in the norm of Cov(q_t) (low rank: its diagonal)."""
-        r = g - q.score(z)
+    def _whitened(q: Family, r: Tensor) -> Tensor:
+        """r in the norm of Cov(q_t) (low rank: of its diagonal)."""
         if isinstance(q, FullGaussian):
-            r = r @ q.factor
-        elif isinstance(q, DiagonalGaussian):
-            r = r * q.sd.unsqueeze(-2)
-        else:
-            assert isinstance(q, LowRankGaussian)
-            r = r * (q.log_diagonal.exp() + q.columns.square().sum(-1)).sqrt().unsqueeze(-2)
-        return r.square().mean((-2, -1))
+            return r @ q.factor
+        if isinstance(q, DiagonalGaussian):
+            return r * q.sd.unsqueeze(-2)
+        assert isinstance(q, LowRankGaussian)
+        return r * (q.log_diagonal.exp() + q.columns.square().sum(-1)).sqrt().unsqueeze(-2)
 
     @staticmethod
-    def _watch(state: BaMState, mismatch: Tensor) -> BaMState:
-        """Follow the running mean of log(mismatch) until it has not moved for PATIENCE steps."""
+    def _watch(state: BaMState, mismatch: Tensor, v: Tensor) -> BaMState:
+        """Count the steps in which the mismatch stays where it is and the residuals point nowhere.
+
+        At a plateau the residuals v of successive steps average out: |mean v|^2 is about a twentieth of the
+        mean of |v|^2. On the way to a far target they agree.
+        """
         now = mismatch.clamp_min(torch.finfo(mismatch.dtype).tiny).log()
         level = torch.where(state.level.isinf(), now, MEMORY * state.level + (1 - MEMORY) * now)
-        # it moves from its infinite start; and where q is still off by more than its own width, it must move on
+        drift = MEMORY * state.drift + (1 - MEMORY) * v
+        push = MEMORY * state.push + (1 - MEMORY) * v.square().sum(-1)
+        # it moves from its infinite start; where q is off by more than its own width, it must move on
         moved = ~((level - state.anchor).abs() <= MOVE) | (level > 0)
+        moved |= drift.square().sum(-1) > 0.3 * push
         waited = torch.where(moved, torch.zeros_like(level), state.waited + 1)
         flat = (state.since > 0) | (waited >= PATIENCE)
         return dataclasses.replace(
             state,
             level=level,
             anchor=torch.where(moved, level, state.anchor),
+            drift=drift,
+            push=push,
             waited=waited,
             since=torch.where(flat, state.since + 1, state.since),
         )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bayescore.nn.posterior import Posterior
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
-from bayescore.optim.exact import MEMORY
+from bayescore.optim.exact import measured
 from bayescore.optim.precision import Slope
 from bayescore.optim.sampling import Member, Sampling
 
@@ -48,9 +48,9 @@ class Shell(Sampling):
         """What was measured of every tensor's curvature estimate."""
         rows, t = [], self._head["updates"]
         for member in self._members():
-            level, square = (member.state["moments"] / (1 - MEMORY ** max(t, 1))).tolist()
-            noise = max(0.0, square - level**2) / max(1.0, 1 + level) ** 2
-            rows.append(Slope(member.weight.numel(), level, noise))
+            size, moments = member.weight.numel(), member.state["moments"]
+            level, _, noise = measured(moments, moments.new_tensor(float(max(t, 1))), size)
+            rows.append(Slope(size, float(level), float(noise)))
         return rows
 
     # -- step ------------------------------------------------------------------------------------------

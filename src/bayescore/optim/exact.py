@@ -13,9 +13,9 @@ mean eps_i^2:
 With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0.
 
 How noisy (2) is decides what it may do. Its variance V is about kappa = N/(batch tau) for one draw, and of
-order 1 for antithetic pairs on the same data. V and the mean slope are tracked per tensor, and with L = 1 +
-mean slope
-    rho   = t / (t + 100 (V - mean slope^2)/max(1, L)^2)       0: not to be trusted yet, 1: trusted       (7)
+order 1 for antithetic pairs on the same data. V and the mean slope are tracked per tensor; with L = 1 + mean
+slope, and l the part of the mean slope that is above twice its own error,
+    rho   = t / (t + 100 (V - l^2)/(1 + l)^2)                  0: not to be trusted yet, 1: trusted      (7)
     slope <- rho slope + (1 - rho) slope_F                                                               (8)
     a     = damping + t/2 + 10 rho sqrt(V)                                                               (9)
     k     = L - sigma^2/s0^2, within [0, 1]                    from the steps before                     (10)
@@ -56,6 +56,15 @@ class ExactOptions(NamedTuple):
     fisher: Tensor  # B (1 + beta)/2 / (1 - B/N), or 0
 
 
+def measured(moments: Tensor, t: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean slope, its mean square V, and the relative variance of (7), from the running moments after t steps."""
+    weight = 1 - MEMORY**t
+    level, V = (moments / weight).unbind()
+    error = (V * (1 - MEMORY) / (weight * size)).sqrt()  # of the mean slope
+    sure = (level - 2 * error).clamp_min(0)
+    return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()
+
+
 def exact_step(
     mean: Tensor,
     sd: Tensor,
@@ -75,9 +84,8 @@ def exact_step(
     share = torch.maximum((1 + known - tight).clamp(0, 1), o.trust)
     slope = sd / o.c * X + tight - 1 - share * (e2 - 1)  # (2)
     moments = MEMORY * moments + (1 - MEMORY) * torch.stack([slope.mean(), slope.square().mean()])
-    level, V = (moments / (1 - MEMORY**o.t)).unbind()
-    needed = PATIENCE * (V - level * level).clamp_min(0) / (1 + level).clamp_min(1).square()
-    rho = torch.maximum(o.t / (o.t + needed), o.trust)  # (7)
+    _, V, noise = measured(moments, o.t, slope.numel())
+    rho = torch.maximum(o.t / (o.t + PATIENCE * noise), o.trust)  # (7)
     pull = G + o.c * o.prior_precision * (mean - prior_mean)
     one = torch.maximum(rho * share, o.trust) * e1 - sd / o.c * pull  # (1)
     memory = 1 - o.momentum**o.t

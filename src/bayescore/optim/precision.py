@@ -54,7 +54,7 @@ def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, patience
         side = "above" if rows[0].level > 0 else "below"
         return f"precision not learned yet: on average the curvature is {away:.0%} {side} it"
     share = f", {rho:.0%} of it by eps*score" if how != "score" and rho < 0.95 else ""
-    return f"precision learned to about {100 * error:.1g} %{share}"
+    return f"precision learned, at best to {100 * error:.1g} %{share}"
 
 
 def _too_noisy(how: str, draws: int, rho: float, need: int) -> str:

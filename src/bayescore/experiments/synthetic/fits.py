@@ -96,7 +96,11 @@ def _start(config: dict[str, Any], seed: int, method: bs.methods.Method) -> Fami
 
 
 def _fit(config: dict[str, Any], seeds: Sequence[int], rate: float | None) -> list[bs.Fit]:
-    options = dict(config["options"]) | ({} if rate is None else {"learning_rate": rate})
+    options = dict(config["options"])
+    if rate is not None:
+        options["learning_rate"] = rate
+        if config["method"] == "proximal":  # a tuned arm is the paper's algorithm unless it says otherwise
+            options.setdefault("metric", "euclidean")
     method = bs.methods.by_name(config["method"])(**options)
     targets = [_target(config, seed) for seed in seeds]
     batch = type(targets[0]).stack(targets)
