@@ -57,7 +57,7 @@ class ExactOptions(NamedTuple):
 
 
 def measured(moments: Tensor, t: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean slope, its mean square V, and the relative variance of (7), from the running moments after t steps."""
+    """Mean slope, its mean square V, and the relative variance of (7), from the moments after t steps."""
     weight = 1 - MEMORY**t
     level, V = (moments / weight).unbind()
     error = (V * (1 - MEMORY) / (weight * size)).sqrt()  # of the mean slope
