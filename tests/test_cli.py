@@ -68,7 +68,7 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit banana --dim 0", "--dim must be at least 1; got 0"),
         ("fit banana --steps many", "--steps"),
         ("fit banana --scale 0", "scale must be positive; got 0"),
-        ("fit banana --noise -1", "beta must not be negative; got -1"),
+        ("fit banana --noise -1", "not negative; got -1"),
         ("fit banana --draws 10", "--output"),
         ("fit banana --output fit.csv", "must end in .nc or .safetensors; got 'fit.csv'"),
         ("fit banana --output fit.safetensors --draws 9", "--draws goes with"),

@@ -58,11 +58,12 @@ def test_density_tutorial_runs_and_finds_what_it_says(run_page):
 
 def test_noisy_tutorial_runs_and_finds_what_it_says(run_page):
     page = run_page("docs/tutorials/noisy.md")
-    assert page["reference"].elbo.value > page["default"].elbo.value > page["steady"].elbo.value + 1
+    assert page["reference"].elbo.value > page["default"].elbo.value > page["steady"].elbo.value
     assert page["one"].abs().max() < 4
     assert page["ten"].abs().max() > 10
-    worst = min(fit.elbo.value for fit in page["plain"])
-    assert min(fit.elbo.value for fit in page["clipped"]) > worst
+    for name, clipping_helps in {"banana": True, "gaussian": False}.items():
+        plain, clipped = (min(fit.elbo.value for fit in fits) for fits in page[name])
+        assert (clipped > plain) == clipping_helps
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
