@@ -3,8 +3,9 @@
     python -m bayescore.demo        writes demo/demo.png
 
 Proximal score matching and ADVI fit a mixture of five Gaussians from one start, BaM the Gaussian with the
-mean and covariance of that start, all with the same number of scores. It is one target and one start, and
-from other starts a mode can be missed: it shows what a fit looks like, and is no evidence about methods.
+mean and covariance of that start, all with the same number of scores. The start was chosen among several as
+one from which proximal score matching recovers the target; from most of the others it did not. So this shows
+what a fit looks like, and is no evidence about methods.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def main() -> None:
     fits = demonstrate()
     out.print(make_table(fits))
     out.print("\nForward KL over 100,000 exact draws. Where it and the ELBO are 0, q is the target.")
-    out.print("One target and one start, and from others a mode can be missed: a picture, not a comparison.")
+    out.print(
+        "The start was chosen as one from which ProximalScore recovers the target; from most it does not."
+    )
+    out.print("This is a picture of a fit, not a comparison of methods.")
     PLACE.parent.mkdir(exist_ok=True)
     picture(fits).savefig(PLACE, dpi=110)
     out.print(f"wrote {PLACE}")

@@ -151,20 +151,24 @@ def _due(record_every: int | Sequence[int] | None, steps: int) -> frozenset[int]
     return frozenset(range(record_every, steps + 1, record_every)) | {steps}
 
 
-def _check_kinds(target: object, family: object, method: object) -> None:
-    for name, value, kind in (
-        ("target", target, Target),
-        ("family", family, Family),
-        ("method", method, Method),
-    ):
-        members = value if isinstance(value, Sequence) else [value]
+_KINDS = (
+    ("target", Target, "wrap a function as bs.targets.LogDensity(fn, dim=...)"),
+    ("family", Family, "make one, such as bs.families.FullGaussian.init(dim)"),
+    ("method", Method, "make one, such as bs.methods.ProximalScore()"),
+)
+
+
+def _check_kinds(*given: object) -> None:
+    for value, (name, kind, remedy) in zip(given, _KINDS, strict=True):
+        members = value if isinstance(value, list | tuple) else [value]
         for member in members:
             if isinstance(member, type):
                 raise TypeError(
                     f"{name} must be an object, not the class {member.__name__}; call it to make one"
                 )
             if not isinstance(member, kind):
-                raise TypeError(f"{name} must be a bayescore {kind.__name__}; got {type(member).__name__}")
+                what = f"got {type(member).__name__}; {remedy}"
+                raise TypeError(f"{name} must be a bayescore {kind.__name__}; {what}")
 
 
 def _spread(name: str, value: T | Sequence[T], n: int) -> list[T]:

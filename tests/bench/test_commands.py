@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from bayescore.bench import commands
 from bayescore.bench.commands import app
 from bayescore.bench.contest import OURS
 from bayescore.bench.plot import draw_parts
@@ -41,6 +42,18 @@ def test_quick_run_prints_three_tables_and_writes_valid_records(tmp_path):
     assert {row["arm"] for row in race["rows"]} == {entry.name for entry in OURS}
     assert all(len(row["seconds"]) == 2 and row["trials"] for row in race["rows"])
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interrupt_keeps_what_was_measured(monkeypatch, tmp_path, paired):
+    def measure(*arguments):
+        yield paired
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "_measure", measure)
+    out = tmp_path / "bench.json"
+    result = CliRunner().invoke(app, ["fit", "--out", str(out)])
+    assert result.exit_code == 130
+    assert [part["name"] for part in json.loads(out.read_text())["parts"]] == ["pairs"]
 
 
 @pytest.mark.parametrize(

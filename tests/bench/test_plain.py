@@ -12,10 +12,14 @@ GAUSSIAN = bs.targets.Gaussian.random(3, seed=1), bs.families.FullGaussian.init(
 MIXTURE = bs.targets.GaussianMixture.random(3, 5, seed=1), bs.families.GaussianMixture.init(3, 5, seed=2)
 
 
-@pytest.mark.parametrize(("target", "family"), [GAUSSIAN, MIXTURE], ids=["gaussian", "mixture"])
+@pytest.mark.parametrize(
+    ("target", "family", "metric"),
+    [(*GAUSSIAN, None), (*GAUSSIAN, "euclidean"), (*MIXTURE, None)],
+    ids=["gaussian", "gaussian-euclidean", "mixture"],
+)
 @pytest.mark.parametrize("samples", [1, 3])
-def test_plain_autograd_and_our_inner_loop_give_the_same_parameters(target, family, samples):
-    method = bs.methods.ProximalScore(samples=samples, floor=0.0)
+def test_plain_autograd_and_our_inner_loop_give_the_same_parameters(target, family, metric, samples):
+    method = bs.methods.ProximalScore(samples=samples, floor=0.0, metric=metric)
     ours = bs.fit(target, family, method, steps=5, seed=3, check=False, metrics={}).family.parameters()
     plain = plain_proximal(target, family, method, steps=5, seed=3)
     assert ours.keys() == plain.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bayescore.bench import timing
 from bayescore.bench.rows import Ratio, Row
 from bayescore.bench.timing import one_thread, rounds, spread
 
@@ -38,6 +39,17 @@ def test_a_row_with_a_missed_goal_has_no_time():
     assert Row("p", "a", (1.0, None)).spread is None
     assert Row("p", "a").spread is None
     assert Row("p", "a", (1.0, 3.0, 2.0)).spread == spread([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(("cpu", "busy"), [(9.5, False), (3.0, True)])
+def test_a_busy_machine_is_mentioned(monkeypatch, cpu, busy):
+    now = [0.0, 0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "process_time", lambda: now[1])
+    share = timing.CoreShare()
+    now[:] = 10.0, cpu
+    assert share.value == cpu / 10
+    assert any("30% of a core" in note for note in share.notes()) is busy
 
 
 def test_one_thread_is_given_back():

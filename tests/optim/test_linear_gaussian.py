@@ -93,9 +93,9 @@ def test_squared_gradients_stand_in_where_the_score_is_too_noisy() -> None:
 
 def test_bam_meets_its_own_fixed_point_and_batches_make_it_narrower() -> None:
     """(1) of optim/bam.py without gbar: s_i sum_j E[A_ij^2] s_j = 1, A as one batch shows it."""
-    sd, _, _ = run("bam", 1500, DATA)
+    sd, _, _ = run("bam", 600, DATA)
     assert sd.abs().max() < 0.08
-    narrow, _, _ = run("bam", 1500, 32)
+    narrow, _, _ = run("bam", 800, 32)
     spread = 1 + (2 + DIM - 1) / 32  # second moment of a row of X_B^T X_B/B for standard normal X
     assert abs(float(narrow.mean()) + 1 - spread**-0.25) < 0.03
 

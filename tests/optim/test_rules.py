@@ -113,7 +113,7 @@ def test_gradient_solver_is_algorithm_1(dtype: torch.dtype, draws: int, optimize
     rate = 0.01 if optimizer == "adam" else 1e-4
     method = FunctionalProximal(
         inner_steps=4, samples=draws, alpha=0.5, learning_rate=rate, decay="constant", floor=0.0,
-        optimizer=optimizer, momentum=0.5,
+        optimizer=optimizer, momentum=0.5, metric="euclidean",
     )  # fmt: skip
     expected = functional_step(method, p, 0.3, eps)
     opt = ProximalScore(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bayescore.bench.rows import Part, Ratio, Row
-from bayescore.bench.timing import Tell, about, one_thread, rounds, seconds_of
+from bayescore.bench.timing import CoreShare, Tell, about, one_thread, rounds, seconds_of
 from bayescore.families import FullGaussian
 from bayescore.fit import fit_many
 from bayescore.methods import BaM, Method, ProximalScore
@@ -22,6 +22,7 @@ def batch(repeats: int, tell: Tell, *, steps: int = 1000) -> Part:
     """Time FITS fits, each of a Gaussian target of its own, as one batch, and the first of them alone."""
     targets = [Gaussian.random(3, seed=i) for i in range(FITS)]
     family = FullGaussian.init(3)
+    share = CoreShare()
     rows: list[Row] = []
     ratios: list[Ratio] = []
     methods: tuple[Method, ...] = (ProximalScore(), BaM())
@@ -48,8 +49,17 @@ def batch(repeats: int, tell: Tell, *, steps: int = 1000) -> Part:
         name="batch",
         title=f"{FITS} fits as one batch against one fit",
         pairs=True,
-        config={"fits": FITS, "methods": [repr(m) for m in methods], "dtype": "float64", "threads": 1},
+        config={
+            "fits": FITS,
+            "methods": [repr(m) for m in methods],
+            "dtype": "float64",
+            "threads": 1,
+            "core_share": share.value,
+        },
         rows=tuple(rows),
         ratios=tuple(ratios),
-        notes=("every fit has its own target from the paper's generator and its own seed; one thread",),
+        notes=(
+            "every fit has its own target from the paper's generator and its own seed; one thread",
+            *share.notes(),
+        ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +27,7 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, help="Measure speed, side by side with peers.")
 
 _PIPE_WIDTH = 160
+_INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
 
 @app.callback()
@@ -48,35 +49,38 @@ def bench_fit(
 ) -> None:
     """The inner loop against plain autograd, a batch of fits against one, and the time to the same ELBO."""
     _check_files(out, plot)
-    console = Console(stderr=True)
-    began = time.perf_counter()
-    with console.status("starting") as status:
-        parts = _measure(
-            repeats, peers, quick, lambda text: status.update(f"{text} ({time.perf_counter() - began:.0f} s)")
-        )
     output = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
-    for part in parts:
-        output.print(part_table(part))
-    if out is not None:
-        config = {"repeats": repeats, "peers": peers, "quick": quick}
-        write_records(out, record("fit", config, parts))
-    if plot is not None:
-        draw_parts(plot, parts, frozenset(entry.name for entry in OURS))
+    errors = Console(stderr=True)
+    parts: list[Part] = []
+    with errors.status("starting") as status:
+        try:
+            for part in _measure(repeats, peers, quick, status.update):
+                status.stop()
+                output.print(part_table(part))
+                status.start()
+                parts.append(part)
+        except KeyboardInterrupt:
+            status.stop()
+            errors.print(f"stopped after {len(parts)} of 3 parts")
+            raise typer.Exit(_INTERRUPTED) from None
+        finally:
+            if out is not None and parts:
+                config = {"repeats": repeats, "peers": peers, "quick": quick}
+                write_records(out, record("fit", config, parts))
+            if plot is not None and parts:
+                draw_parts(plot, parts, frozenset(entry.name for entry in OURS))
 
 
-def _measure(repeats: int, peers: bool, quick: bool, tell: Tell) -> list[Part]:
+def _measure(repeats: int, peers: bool, quick: bool, tell: Tell) -> Iterator[Part]:
     if quick:
-        problems = [banana(budget=10), gaussian(dim=5, condition=10.0, budget=10)]
-        return [
-            inner_loop(repeats, tell, steps=3, mixture_steps=3),
-            batch(repeats, tell, steps=3),
-            race(repeats, tell, problems, peers=peers, settings=1),
-        ]
-    return [
-        inner_loop(repeats, tell),
-        batch(repeats, tell),
-        race(repeats, tell, [banana(), gaussian()], peers=peers),
-    ]
+        yield inner_loop(repeats, tell, steps=3, mixture_steps=3)
+        yield batch(repeats, tell, steps=3)
+        small = [banana(budget=10), gaussian(dim=5, condition=10.0, budget=10)]
+        yield race(repeats, tell, small, peers=peers, settings=1)
+        return
+    yield inner_loop(repeats, tell)
+    yield batch(repeats, tell)
+    yield race(repeats, tell, [banana(), gaussian()], peers=peers)
 
 
 def _check_files(out: Path | None, plot: Path | None) -> None:

@@ -66,10 +66,10 @@ OURS: tuple[Own, ...] = (
         check_every=1,
     ),
     Own(
-        "ProximalScore, metric=covariance",
+        "ProximalScore, metric=euclidean",
         DESCENTS,
         lambda s: ProximalScore(
-            learning_rate=s["learning_rate"], samples=int(s["draws"]), metric="covariance"
+            learning_rate=s["learning_rate"], samples=int(s["draws"]), metric="euclidean"
         ),
         check_every=1,
     ),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from bayescore.bench.plain import plain_proximal
 from bayescore.bench.rows import Part, Ratio, Row
-from bayescore.bench.timing import Tell, about, one_thread, rounds, seconds_of
+from bayescore.bench.timing import CoreShare, Tell, about, one_thread, rounds, seconds_of
 from bayescore.families import FullGaussian, GaussianMixture
 from bayescore.families.base import Family
 from bayescore.fit import fit
@@ -29,6 +29,7 @@ def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: in
         (Gaussian.random(3, seed=0), FullGaussian.init(3), steps, BAR),
         (MixtureTarget.random(3, 5, seed=0), GaussianMixture.init(3, 5, seed=0), mixture_steps, None),
     ]
+    share = CoreShare()
     rows: list[Row] = []
     ratios: list[Ratio] = []
     for target, family, T, bar in cases:
@@ -43,12 +44,18 @@ def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: in
         name="inner loop",
         title="ProximalScore against the same algorithm in plain autograd + torch.optim.Adam",
         pairs=True,
-        config={"method": {"name": method.name, **asdict(method)}, "dtype": "float64", "threads": 1},
+        config={
+            "method": {"name": method.name, **asdict(method)},
+            "dtype": "float64",
+            "threads": 1,
+            "core_share": share.value,
+        },
         rows=tuple(rows),
         ratios=tuple(ratios),
         notes=(
             f"N={method.inner_steps}, S={method.samples}, one thread; "
             "ours keeps its default floor, which costs one pullback more per iteration",
+            *share.notes(),
         ),
     )
 

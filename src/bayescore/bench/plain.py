@@ -6,7 +6,10 @@ over the same parameters as our families in the precision form: the means, and m
 Cholesky factor L of the precision off the diagonal and log L on it. The scores of q are
     Gaussian    g(x) = -L L^T (x - m)                                                             (2)
     mixture     g(x) = sum_k r_k(x) g_k(x),  r = softmax(log w + log N_k(x))                      (3)
-and everything else is left to autograd. It has no floor under Adam (methods/proximal.py, (3)).
+and everything else is left to autograd. Where the method measures (1) in the norm of Cov(q_t) the descent
+runs in the coordinates z in which q_t = N(0, I): it starts from m = 0, L = I and ends by composing the two,
+    x = m + L^{-T} z,   s_z = L^{-1} s,   m <- m + L^{-T} m_z,   L <- L L_z                        (4)
+It has no floor under Adam (methods/proximal.py, (3)).
 """
 
 from __future__ import annotations
@@ -57,6 +60,22 @@ class _PlainGaussian(_Plain):
         L = self.factor()
         return -((x - self.leaves["mean"]) @ L) @ L.T  # (2)
 
+    def enter(self, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Points and scores in the coordinates in which q = N(0, I), to which the leaves then belong."""
+        mean, L = self.leaves["mean"].clone(), self.factor()
+        for leaf in self.leaves.values():
+            leaf.zero_()
+        self.outer = mean, L
+        return (x - mean) @ L, torch.linalg.solve_triangular(L.T, s, upper=True, left=False)  # (4)
+
+    def leave(self) -> None:
+        """Back to the coordinates of the target."""
+        mean, L = self.outer
+        shift = torch.linalg.solve_triangular(L, self.leaves["mean"].unsqueeze(0), upper=False, left=False)
+        L = L @ self.factor()
+        self.leaves["mean"].copy_(mean + shift.squeeze(0))
+        self.leaves["raw"].copy_(L.tril(-1) + L.diagonal().log().diag_embed())  # (4)
+
 
 class _PlainMixture(_Plain):
     def draw(self, noise: Tensor) -> Tensor:
@@ -81,6 +100,7 @@ def plain_proximal(
     if not isinstance(family, FullGaussian | GaussianMixture):
         raise TypeError(f"the plain algorithm knows full Gaussians and mixtures; got {type(family).__name__}")
     q = _PlainGaussian(family) if isinstance(family, FullGaussian) else _PlainMixture(family)
+    standard = q if isinstance(q, _PlainGaussian) and method.metric != "euclidean" else None
     rate = family.learning_rate if method.learning_rate is None else method.learning_rate
     optimizer = torch.optim.Adam(q.leaves.values(), lr=rate)
     streams = Streams([seed], dtype=family.dtype, device=family.device)
@@ -90,6 +110,8 @@ def plain_proximal(
         with torch.no_grad():
             theta = q.draw(streams.normal(method.samples, family.noise_dim)[0])
             s = target.score(theta)
+            if standard:
+                theta, s = standard.enter(theta, s)
             g_t = q.score(theta)
         for _ in range(method.inner_steps):
             optimizer.zero_grad()
@@ -97,4 +119,7 @@ def plain_proximal(
             loss = (alpha * (g - g_t).square() + (g - s).square()).sum(-1).mean()  # (1)
             loss.backward()
             optimizer.step()
+        if standard:
+            with torch.no_grad():
+                standard.leave()
     return {name: value.detach() for name, value in q.leaves.items()}

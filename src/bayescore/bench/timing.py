@@ -16,10 +16,11 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["Spread", "Tell", "about", "one_thread", "rounds", "seconds_of", "spread"]
+__all__ = ["CoreShare", "Spread", "Tell", "about", "one_thread", "rounds", "seconds_of", "spread"]
 
 Tell = Callable[[str], None]
 T = TypeVar("T")
+QUIET = 0.8  # share of a core below which the machine counts as busy
 
 
 def about(subject: str, tell: Tell) -> Tell:
@@ -39,6 +40,27 @@ class Spread:
 def spread(values: Sequence[float]) -> Spread:
     """Median and range of at least one value."""
     return Spread(statistics.median(values), min(values), max(values))
+
+
+class CoreShare:
+    """How much of one core this process has had since the object was made."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    @property
+    def value(self) -> float:
+        wall, cpu = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        return cpu / wall
+
+    def notes(self) -> tuple[str, ...]:
+        """A warning where the machine was busy."""
+        value = self.value
+        if value >= QUIET:
+            return ()
+        return (
+            f"the machine was busy (this run had {value:.0%} of a core): trust the ratios, not the times",
+        )
 
 
 @contextmanager

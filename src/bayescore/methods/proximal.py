@@ -20,7 +20,7 @@ sqrt(D) rms(sigma r) bounds the largest eigenvalue of the whitened Hessian, so t
 
 metric="covariance" measures (1) in the norm of Cov(q_t), which q cannot change within the iteration: the
 descent runs in the coordinates in which q_t = N(0, I), with its moments kept there. The method is then
-indifferent to the scale of the problem, and a start that is far too narrow costs little.              (6)
+indifferent to the scale of the problem, and a start that is far too narrow is no longer fatal.        (6)
 
 Full Gaussians and mixtures are worked in the Cholesky factor of the precision, where the score is bilinear:
 in that of the covariance the same algorithm diverges on real posteriors.

@@ -79,7 +79,9 @@ class CompiledModel:
         self, x: Tensor, propto: bool, jacobian: bool, gradient: bool
     ) -> tuple[Tensor, Tensor | None, Rejected | None]:
         """Values (...), gradients (..., D) if asked for, and the rejections."""
-        value = x.new_empty(x.shape[:-1])  # made in its shape: a view would cost as much as a gradient
+        # Made in its shape, which is passed as numbers: a view or a torch.Size costs microseconds.
+        lead = x.shape[:-1]
+        value = x.new_empty(*lead) if lead else x.new_empty(())
         grad = torch.empty_like(x) if gradient else None
         mode = propto + 2 * jacobian + 4 * self.threads
         out = None if grad is None else grad.data_ptr()

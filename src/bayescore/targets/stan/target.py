@@ -137,7 +137,7 @@ class Stan(Target):
     def _points(self, x: Tensor) -> Tensor:
         if x.dim() == 0 or x.size(-1) != self.dim:
             raise ValueError(f"points must have the shape (..., {self.dim}); got {tuple(x.shape)}")
-        if x.dtype != torch.float64 or not x.is_cpu:
+        if x.dtype is not torch.float64 or not x.is_cpu:
             raise TypeError(f"Stan computes in torch.float64 on the CPU; got {x.dtype} on {x.device}")
         return x.contiguous()
 
