@@ -117,7 +117,8 @@ def test_propto_drops_a_constant_and_nothing_else(case: tuple[str, ConstrainedMo
     x = points(model.dim, 5)
     difference = model.log_prob(x) - short.log_prob(x)
     torch.testing.assert_close(difference, difference[:1].expand(5), rtol=1e-9, atol=1e-9)
-    assert torch.equal(model.score(x), short.score(x))
+    # each model sums its data anew, which BLAS may round otherwise
+    torch.testing.assert_close(model.score(x), short.score(x), rtol=1e-12, atol=0.0)
     assert (difference[0] == 0) == (name == "diamonds")
 
 
