@@ -55,21 +55,28 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit banana --family ful", "did you mean 'full'"),
         ("fit banana --method bma", "did you mean 'bam'"),
         ("fit banana --famly full", "--family"),
-        ("fit banana --set inner_step=3", "did you mean 'inner_steps'"),
-        ("fit banana --set clip", "key=value; got 'clip'"),
-        ("fit banana --set clip=far", "clip takes a number or none; got 'far'"),
-        ("fit banana --set reset=maybe", "reset takes true or false; got 'maybe'"),
-        ("fit banana --samples 3 --set samples=4", "samples is given twice"),
+        ("fit banana --method proximal --set inner_step=3", "did you mean 'inner_steps'"),
+        ("fit banana --method proximal --set clip", "key=value; got 'clip'"),
+        ("fit banana --method proximal --set clip=far", "clip takes a number or none; got 'far'"),
+        ("fit banana --method proximal --set reset=maybe", "reset takes true or false; got 'maybe'"),
+        ("fit banana --method proximal --samples 3 --set samples=4", "samples is given twice"),
+        ("fit banana --set clip=2", "--set belongs to one method, and auto chooses its own"),
+        ("fit banana --samples 3", "--samples belongs to one method"),
+        ("fit banana --data data.json", "--data belongs to a Stan program; the target here is banana"),
+        ("fit banana --program model.stan", "--program belongs to posteriordb:NAME"),
+        ("fit model.stan --dim 3", "--dim belongs to a function or a ready-made target"),
         ("fit banana --method gsm --learning-rate 1", "GSM has no learning rate"),
         ("fit banana --method bam --family mixture", "BaM cannot fit a GaussianMixture"),
         ("fit banana --method fisher --noise 1", "Fisher differentiates the score"),
         ("fit banana --rank 2", "--rank belongs to --family low-rank"),
         ("fit banana --steps -1", "--steps must be at least 1; got -1"),
         ("fit banana --dim 0", "--dim must be at least 1; got 0"),
-        ("fit banana --steps many", "--steps"),
+        ("fit banana --steps many", "got 'many'"),
+        ("fit banana --scale=wide", "got 'wide'"),
         ("fit banana --scale 0", "scale must be positive; got 0"),
         ("fit banana --noise -1", "not negative; got -1"),
         ("fit banana --draws 10", "--output"),
+        ("fit banana --resample", "--output"),
         ("fit banana --output fit.csv", "must end in .nc or .safetensors; got 'fit.csv'"),
         ("fit banana --output fit.safetensors --draws 9", "--draws goes with"),
         ("fit banana --output nowhere/fit.nc", "there is no folder nowhere"),
@@ -81,7 +88,7 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit missing.py:log_density --dim 2", "there is no file missing.py"),
         ("fit model.py:log_densty --dim 2", "did you mean 'log_density'"),
         ("fit model.py:broken --dim 2", "line 8, RuntimeError"),
-        ("fit model.py:nowhere --dim 2", "not finite at any of 20 draws"),
+        ("fit model.py:nowhere --dim 2", "not finite at any of 101 points"),
         ("fit", "TARGET"),
         ("list familes", "did you mean 'families'"),
         ("lst", "list"),
@@ -130,7 +137,7 @@ def test_a_file_that_does_not_import_is_told_with_its_line(run, tmp_path):
 
 
 def test_the_shell_gives_the_numbers_of_the_library(run):
-    settings = "--samples 2 --set inner_steps=4 --set alpha=0.5"
+    settings = "--method proximal --samples 2 --set inner_steps=4 --set alpha=0.5"
     run(f"fit gaussian --dim 2 --steps 30 --seed 3 {settings} --output a.safetensors")
     method = bs.methods.ProximalScore(inner_steps=4, samples=2, alpha=0.5)
     target = bs.targets.by_name("gaussian", 2)
@@ -142,7 +149,7 @@ def test_the_shell_gives_the_numbers_of_the_library(run):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_can_be_named(run, family):
-    code, out, _ = run(f"fit gaussian --family {family} --steps 2 --set inner_steps=1")
+    code, out, _ = run(f"fit gaussian --family {family} --method proximal --steps 2 --set inner_steps=1")
     assert code in (0, 1)  # two steps may make things worse
     assert FAMILIES[family].__name__ in out
 
@@ -247,7 +254,7 @@ def test_warnings_are_sentences_whatever_their_kind(capsys):
 def test_list_names_everything_with_a_sentence(run):
     code, out, _ = run("list")
     assert code == 0
-    for name in [*NAMED, *FAMILIES, *METHODS]:
+    for name in [*NAMED, *FAMILIES, "auto", *METHODS]:
         (line,) = [line for line in out.splitlines() if line.split()[:1] == [name]][:1]
         assert len(line.split()) > 3
     only = run("list methods")[1]

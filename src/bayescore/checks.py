@@ -88,4 +88,4 @@ def check_memory(what: str, need: int, device: torch.device, remedy: str) -> Non
     if need > free:
         raise MemoryError(f"{size}, and {free / 1e9:.1f} GB are free; {remedy}")
     if need > 1e9:
-        warnings.warn(f"{size}; {remedy}", ResourceWarning, stacklevel=3)
+        warnings.warn(f"{size}; {remedy}", UserWarning, stacklevel=3)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+from bayescore.auto import Wishes, auto
+from bayescore.candidates import default_family
 from bayescore.checks import check_count
 from bayescore.families.base import Family
-from bayescore.loop import Callback, Loop, Metric, Options
-from bayescore.methods import Method, ProximalScore
+from bayescore.loop import Callback, Loop, Metric
+from bayescore.methods import Method
 from bayescore.result import Fit, Outcome
 from bayescore.start import check_match
 from bayescore.status import Plateau
@@ -21,10 +24,10 @@ T = TypeVar("T")
 
 def fit(
     target: Target,
-    family: Family,
-    method: Method | None = None,
+    family: Family | None = None,
+    method: Method | str | None = None,
     *,
-    steps: int = 1000,
+    steps: int | None = None,
     seed: int = 0,
     metrics: Mapping[str, Metric] | None = None,
     record_every: int | Sequence[int] | None = None,
@@ -33,13 +36,16 @@ def fit(
     progress: bool | None = None,
     check: bool = True,
 ) -> Fit:
-    """Fit `family` to `target`.
+    """Fit `family` to `target`; `bs.fit(target)` finds a start, a family and a method by itself.
 
     Arguments:
         target: what to approximate.
-        family: where to start, q0; it is not changed.
-        method: how; ProximalScore() by default.
-        steps: the number of iterations T, which schedules refer to.
+        family: where to start, q0; it is not changed. Without one it is chosen by the dimension.
+        method: how: a method, or "auto" (the default), which begins near a mode, runs BaM where scores are
+            exact and proximal score matching where they are noisy, keeps the best q and says in `fit.notes`
+            what it did.
+        steps: the number of iterations T, which schedules refer to; 1000 unless given, and what suits the
+            method with "auto".
         seed: of all randomness of this run.
         metrics: what to record, by name, each (family, target) to a number per fit; by default the ELBO over
             64 fixed draws where the target has a density. `loss`, score calls and seconds come always.
@@ -50,7 +56,7 @@ def fit(
         check: check the target at the start (its calls are in `fit.counts.check_calls`).
 
     Returns:
-        the fit. Ctrl-C returns the fit so far, and `bs.resume` continues it.
+        the fit. Ctrl-C returns the fit so far, and `bs.resume` continues the method that was running.
 
     >>> import bayescore as bs
     >>> target = bs.targets.Gaussian.random(dim=3, seed=0)
@@ -75,10 +81,10 @@ def fit(
 
 def fit_many(
     target: Target | Sequence[Target],
-    family: Family | Sequence[Family],
-    method: Method | None = None,
+    family: Family | Sequence[Family] | None = None,
+    method: Method | str | None = None,
     *,
-    steps: int = 1000,
+    steps: int | None = None,
     seeds: Sequence[int],
     metrics: Mapping[str, Metric] | None = None,
     record_every: int | Sequence[int] | None = None,
@@ -89,23 +95,35 @@ def fit_many(
 ) -> list[Fit]:
     """Run one fit per seed, as one batch where target and family can be batched, else one after the other.
 
-    `target` and `family` are one for all, or one per seed. Everything else is as in `fit`. A fit's result is
-    the same whichever others run beside it.
+    `target` and `family` are one for all, or one per seed. Everything else is as in `fit`; "auto" runs one
+    after the other. A fit's result is the same whichever others run beside it.
     """
-    method = ProximalScore() if method is None else method
-    _check_kinds(target, family, method)
-    check_count("steps", steps)
-    due = _due(record_every, steps)
+    _check_kind("target", target)
+    if family is not None:
+        _check_kind("family", family)
+    if method not in (None, "auto"):
+        _check_kind("method", method)
+    chosen = method if isinstance(method, Method) else None
+    if steps is not None:
+        check_count("steps", steps)
+    wishes = Wishes(steps, metrics, record_every, stop, tuple(callbacks), progress, check)
     check_count("the number of seeds", len(seeds))
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(f"a seed is an int that a file can hold; got {seed!r}")
     targets = _spread("targets", target, len(seeds))
-    families = _spread("families", family, len(seeds))
+    if chosen is None:
+        starts = [None] * len(seeds) if family is None else _spread("families", family, len(seeds))
+        return _automatic(targets, starts, seeds, wishes)
+    if family is None:
+        families: list[Family] = [default_family(t.dim, 1.0, t.dtype, t.device) for t in targets]
+    else:
+        families = _spread("families", family, len(seeds))
     for t, q in zip(targets, families, strict=True):
         check_match(t, q)
-        method.check(q, t)
-    options = Options(metrics, due, stop, tuple(callbacks), progress, check)
+        chosen.check(q, t)
+    steps = 1000 if steps is None else steps
+    options = wishes.options(steps)
     try:
         batch_family = type(families[0]).stack(families)
         batch_target = as_batch(targets)
@@ -114,12 +132,23 @@ def fit_many(
             raise
         fits: list[Fit] = []
         for t, q, seed in zip(targets, families, seeds, strict=True):
-            loop = Loop.start(t, type(q).stack([q]), method, steps, [seed], options)
+            loop = Loop.start(t, type(q).stack([q]), chosen, steps, [seed], options)
             # one Ctrl-C is for all of them
             fits += loop.stop() if fits and fits[-1].outcome is Outcome.INTERRUPTED else loop.run()
         return fits
-    method.check(batch_family, batch_target)
-    return Loop.start(batch_target, batch_family, method, steps, seeds, options, targets).run()
+    chosen.check(batch_family, batch_target)
+    return Loop.start(batch_target, batch_family, chosen, steps, seeds, options, targets).run()
+
+
+def _automatic(
+    targets: Sequence[Target], starts: Sequence[Family | None], seeds: Sequence[int], wishes: Wishes
+) -> list[Fit]:
+    fits: list[Fit] = []
+    for t, q, seed in zip(targets, starts, seeds, strict=True):
+        fits.append(auto(t, q, seed, wishes))
+        if fits[-1].outcome is Outcome.INTERRUPTED:  # one Ctrl-C is for all of them
+            break
+    return fits
 
 
 def resume(
@@ -137,38 +166,26 @@ def resume(
     """
     if fit.target is None:
         raise ValueError("a fit is resumed with its target; load it with Fit.load(path, target)")
-    due = _due(record_every, fit.state.horizon)
-    return Loop.resumed(fit, Options(metrics, due, stop, tuple(callbacks), progress, False)).run()[0]
+    wishes = Wishes(None, metrics, record_every, stop, tuple(callbacks), progress, check=False)
+    done = Loop.resumed(fit, wishes.options(fit.state.horizon)).run()[0]
+    return replace(done, notes=fit.notes, doubts=fit.doubts)
 
 
-def _due(record_every: int | Sequence[int] | None, steps: int) -> frozenset[int]:
-    """The steps that are recorded; the last one always is."""
-    if record_every is None:
-        record_every = max(1, steps // 50)
-    if isinstance(record_every, Sequence):
-        return frozenset(record_every) | {steps}
-    check_count("record_every", record_every)
-    return frozenset(range(record_every, steps + 1, record_every)) | {steps}
+_KINDS = {
+    "target": (Target, "wrap a function as bs.targets.LogDensity(fn, dim=...)"),
+    "family": (Family, "make one, such as bs.families.FullGaussian.init(dim)"),
+    "method": (Method, "make one, such as bs.methods.ProximalScore()"),
+}
 
 
-_KINDS = (
-    ("target", Target, "wrap a function as bs.targets.LogDensity(fn, dim=...)"),
-    ("family", Family, "make one, such as bs.families.FullGaussian.init(dim)"),
-    ("method", Method, "make one, such as bs.methods.ProximalScore()"),
-)
-
-
-def _check_kinds(*given: object) -> None:
-    for value, (name, kind, remedy) in zip(given, _KINDS, strict=True):
-        members = value if isinstance(value, list | tuple) else [value]
-        for member in members:
-            if isinstance(member, type):
-                raise TypeError(
-                    f"{name} must be an object, not the class {member.__name__}; call it to make one"
-                )
-            if not isinstance(member, kind):
-                what = f"got {type(member).__name__}; {remedy}"
-                raise TypeError(f"{name} must be a bayescore {kind.__name__}; {what}")
+def _check_kind(name: str, value: object) -> None:
+    kind, remedy = _KINDS[name]
+    for member in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(member, type):
+            raise TypeError(f"{name} must be an object, not the class {member.__name__}; call it to make one")
+        if not isinstance(member, kind):
+            what = f"got {type(member).__name__}; {remedy}"
+            raise TypeError(f"{name} must be a bayescore {kind.__name__}; {what}")
 
 
 def _spread(name: str, value: T | Sequence[T], n: int) -> list[T]:

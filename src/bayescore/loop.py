@@ -7,6 +7,7 @@ simply keeps its old state.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ __all__ = ["Callback", "Loop", "Metric", "Options"]
 
 Metric = Callable[[Family, Target], Tensor]
 Callback = Callable[[Fit], bool | None]
+Pending = tuple[float, int, int]
 MOST_SKIPS = 50  # steps in a row without a finite score that end a run
 
 
@@ -56,13 +58,8 @@ class Loop:
         options: Options,
         members: list[Target],
     ) -> None:
-        self.target, self.method, self.state, self.options, self.members = (
-            target,
-            method,
-            state,
-            options,
-            members,
-        )
+        self.target, self.method, self.state = target, method, state
+        self.options, self.members = options, members
         self.seeds, F = list(seeds), len(seeds)
         self.streams = Streams(self.seeds, dtype=state.family.dtype, device=state.family.device)
         self.oracle = CountingOracle(target, self.streams)
@@ -73,12 +70,11 @@ class Loop:
         self.metrics = default if options.metrics is None else dict(options.metrics)
         self.histories = [History() for _ in range(F)]
         self.counts = [Counts() for _ in range(F)]
-        self.skips = torch.zeros(F, dtype=torch.long)  # in a row
-        # sum and number of the losses since the last record
-        self.pending = torch.zeros(F, dtype=torch.float64), torch.zeros(F, dtype=torch.long)
+        # sum and number of the losses since the last record, and steps skipped in a row
+        self.pending: list[Pending] = [(0.0, 0, 0)] * F
         self.ended: list[tuple[Outcome, str] | None] = [None] * F
         self.final: list[State | None] = [None] * F
-        self.frozen: list[tuple[Tensor, tuple[float, int, int]] | None] = [None] * F  # streams and pending
+        self.frozen: list[tuple[Tensor, Pending] | None] = [None] * F  # streams and pending
         self.earlier = self.seconds = 0.0
 
     @classmethod
@@ -92,14 +88,8 @@ class Loop:
         options: Options,
         members: list[Target] | None = None,
     ) -> Loop:
-        loop = cls(
-            target,
-            method,
-            method.init(family.in_form(method.form), steps),
-            seeds,
-            options,
-            members or [target],
-        )
+        state = method.init(family.in_form(method.form), steps)
+        loop = cls(target, method, state, seeds, options, members or [target])
         calls = check_start(target, family) if options.check else 0
         loop.counts = [Counts(check_calls=calls)] * len(seeds)
         loop._record(loop.state)
@@ -111,13 +101,9 @@ class Loop:
         loop = cls(as_batch([fit.target]), fit.method, fit.state, [fit.seed], options, [fit.target])
         loop.streams.restore(fit.streams)
         loop.histories, loop.counts, loop.earlier = [fit.history.copy()], [fit.counts], fit.seconds
-        loop.oracle.score_calls, loop.oracle.hessian_products = (
-            fit.counts.score_calls,
-            fit.counts.hessian_products,
-        )
-        total, n, skips = fit.pending
-        loop.pending = torch.tensor([total], dtype=torch.float64), torch.tensor([n])
-        loop.skips = torch.tensor([skips])
+        loop.oracle.score_calls = fit.counts.score_calls
+        loop.oracle.hessian_products = fit.counts.hessian_products
+        loop.pending = [fit.pending]
         return loop
 
     def run(self) -> list[Fit]:
@@ -129,7 +115,7 @@ class Loop:
                     before = self._mark()
                     self.state = self._step(self.state)
                     if bar.shown:
-                        bar.update(self.state.step, float(self._losses()[0]), self.oracle.score_calls)
+                        bar.update(self.state.step, self._losses()[0], self.oracle.score_calls)
                     if self.state.step in self.options.due:
                         self.seconds = time.perf_counter() - began
                         self._record(self.state)
@@ -150,25 +136,14 @@ class Loop:
     def _mark(self) -> tuple[Any, ...]:
         """Where the run stands, to be able to forget the iteration that comes."""
         counted = self.oracle.score_calls, self.oracle.hessian_products
+        lists = list(self.counts), list(self.ended), list(self.final)
         rows = [len(history) for history in self.histories]
-        ended, final = list(self.ended), list(self.final)
-        return (
-            self.state,
-            self.streams.state(),
-            counted,
-            list(self.counts),
-            self.pending,
-            self.skips,
-            ended,
-            final,
-            rows,
-        )
+        return self.state, self.streams.rows(), counted, self.pending, lists, rows
 
     def _roll_back(self, mark: tuple[Any, ...]) -> None:
         """Forget an iteration that was interrupted, so that resuming repeats it."""
-        self.state, streams, counted, self.counts, self.pending, self.skips, self.ended, self.final, rows = (
-            mark
-        )
+        self.state, streams, counted, self.pending, lists, rows = mark
+        self.counts, self.ended, self.final = lists
         self.streams.restore(streams)
         self.oracle.score_calls, self.oracle.hessian_products = counted
         for history, length in zip(self.histories, rows, strict=True):
@@ -177,24 +152,23 @@ class Loop:
     def _step(self, state: State) -> State:
         self.oracle.bad = None
         new, info = self.method.step(state, self.oracle, self.streams)
-        total, n = self.pending
-        bad = self.oracle.bad
-        if bad is None:
-            self.skips = torch.zeros_like(self.skips)
-            self.pending = total + info.loss.double().cpu(), n + 1
+        pairs = zip(self.pending, info.loss.tolist(), strict=True)
+        if self.oracle.bad is None:
+            self.pending = [(total + loss, n + 1, 0) for (total, n, _), loss in pairs]
             return new
-        bad = bad.cpu()
-        self.pending = torch.where(bad, total, total + info.loss.double().cpu()), torch.where(bad, n, n + 1)
-        self.skips = torch.where(bad, self.skips + 1, 0)
-        for i in bad.nonzero().flatten().tolist():
-            if self.ended[i] is None:
+        bad = self.oracle.bad.tolist()
+        self.pending = [
+            (total, n, skips + 1) if skip else (total + loss, n + 1, 0)
+            for skip, ((total, n, skips), loss) in zip(bad, pairs, strict=True)
+        ]
+        kept = new.except_where(self.oracle.bad, state)
+        for i, skip in enumerate(bad):
+            if skip and self.ended[i] is None:
                 self.counts[i] = replace(self.counts[i], skipped_steps=self.counts[i].skipped_steps + 1)
-        kept = _choose(bad.to(state.family.device), state, new)
-        for i in (self.skips >= MOST_SKIPS).nonzero().flatten().tolist():
-            text = (
-                f"diverged at step {new.step - MOST_SKIPS}: no finite score in the {MOST_SKIPS} steps since"
-            )
-            self._end(kept, [i], Outcome.DIVERGED, text)
+            if self.pending[i][2] >= MOST_SKIPS:
+                began = new.step - MOST_SKIPS
+                text = f"diverged at step {began}: no finite score in the {MOST_SKIPS} steps since"
+                self._end(kept, [i], Outcome.DIVERGED, text)
         return kept
 
     def _record(self, state: State) -> None:
@@ -213,10 +187,10 @@ class Loop:
                     step=state.step,
                     score_calls=self.oracle.score_calls,
                     seconds=self.seconds,
-                    loss=float(losses[i]),
+                    loss=losses[i],
                     **{name: float(value[i]) for name, value in values.items()},
                 )
-        self.pending = torch.zeros_like(self.pending[0]), torch.zeros_like(self.pending[1])
+        self.pending = [(0.0, 0, skips) for _, _, skips in self.pending]
 
     def _evaluate(self, name: str, state: State) -> Tensor:
         value = self.metrics[name](state.family, self.target)
@@ -229,9 +203,9 @@ class Loop:
             raise ValueError(f"metric {name!r} must return the shape {want}; got {tuple(value.shape)}")
         return value.detach().double().cpu()
 
-    def _losses(self) -> Tensor:
+    def _losses(self) -> list[float]:
         """The mean loss since the last record, NaN where there is none."""
-        return self.pending[0] / self.pending[1]
+        return [total / n if n else math.nan for total, n, _ in self.pending]
 
     def _judge(self, state: State) -> None:
         """End the fits that diverged, reached a plateau, or were stopped by a callback."""
@@ -255,7 +229,7 @@ class Loop:
     def _end(self, state: State, which: Sequence[int], outcome: Outcome, text: str) -> None:
         for i in which:
             if self.ended[i] is None:
-                self.ended[i], self.final[i] = (outcome, text), _member(state, i)
+                self.ended[i], self.final[i] = (outcome, text), state.member(i)
                 self.frozen[i] = self._pace(i)
                 self.counts[i] = replace(
                     self.counts[i],
@@ -263,15 +237,13 @@ class Loop:
                     hessian_products=self.oracle.hessian_products,
                 )
 
-    def _pace(self, i: int) -> tuple[Tensor, tuple[float, int, int]]:
+    def _pace(self, i: int) -> tuple[Tensor, Pending]:
         """Where the random stream and the running loss of fit i stand."""
-        total, n = self.pending
-        streams = self.streams.state()[i : i + 1].clone()
-        return streams, (float(total[i]), int(n[i]), int(self.skips[i]))
+        return self.streams.state()[i : i + 1].clone(), self.pending[i]
 
     def _result(self, i: int, state: State | None = None) -> Fit:
         final = self.final[i]
-        member = final if final is not None else _member(state if state is not None else self.state, i)
+        member = final if final is not None else (state if state is not None else self.state).member(i)
         ended = self.ended[i] or final_status(self.histories[i], member.step, member.horizon)
         streams, pending = self.frozen[i] or self._pace(i)
         return Fit(
@@ -288,15 +260,3 @@ class Loop:
             streams=streams,
             pending=pending,
         )
-
-
-def _member(state: State, i: int) -> State:
-    """The state of fit i, as a batch of one."""
-    return state.with_tensors({k: v[i : i + 1].clone() for k, v in state.tensors().items()})
-
-
-def _choose(keep: Tensor, old: State, new: State) -> State:
-    """The old state where `keep` (F,), else the new one."""
-    before, after = old.tensors(), new.tensors()
-    mask = {k: keep.reshape(-1, *[1] * (v.dim() - 1)) for k, v in after.items()}
-    return new.with_tensors({k: torch.where(mask[k], before[k], v) for k, v in after.items()})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "common_window", "draw_family", "draw_target", "key", "plot_fit"]
+__all__ = ["COLOURS", "GREY", "common_window", "draw_family", "draw_target", "histogram", "key", "plot_fit"]
 
 Grid = tuple[np.ndarray, np.ndarray, np.ndarray]
 Window = tuple[tuple[float, float], ...]
@@ -32,6 +32,7 @@ Window = tuple[tuple[float, float], ...]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito
 MASSES = (0.5, 0.8, 0.95)
 _GREYS = ("#E9E9E9", "#D0D0D0", "#ADADAD")  # from the outermost region inwards
+GREY = _GREYS[1]
 _SIZE = 160  # points per side of a grid
 _DRAWS = 50_000
 _BINS = 60
@@ -136,8 +137,8 @@ def _pairs(figure: Figure, grid: Any, fit: Fit, dim: int) -> None:
             axes.grid(False)
             if i == j:
                 if theirs is not None:
-                    axes.fill_between(*_histogram(theirs[:, i], window[i]), color=_GREYS[1], linewidth=0)
-                axes.plot(*_histogram(ours[:, i], window[i]), color=COLOURS[0])
+                    axes.fill_between(*histogram(theirs[:, i], window[i]), color=_GREYS[1], linewidth=0)
+                axes.plot(*histogram(ours[:, i], window[i]), color=COLOURS[0])
                 axes.set_ylim(bottom=0)
                 axes.set_yticks([])
                 axes.spines["left"].set_visible(False)
@@ -204,7 +205,8 @@ def _evaluate(log_density: Callable[[Tensor], Tensor], window: Window) -> Grid:
     return sides[0].numpy(), sides[-1].numpy(), (f / (f.sum() * cell)).numpy()
 
 
-def _histogram(x: np.ndarray, limits: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+def histogram(x: np.ndarray, limits: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    """A smoothed histogram: the middles of its bins and its heights."""
     counts, edges = np.histogram(x, bins=_BINS, range=limits, density=True)
     return 0.5 * (edges[1:] + edges[:-1]), _smooth(counts)
 

@@ -1,32 +1,32 @@
-"""The result of a fit: the approximation, its history, its diagnosis, and its file.
-
-A fit is saved as one safetensors file: tensors (family, optimizer state, random streams) and, in the header,
-a JSON text (configuration, counts, history). Nothing is pickled, and a file is written whole or not at all.
-"""
+"""The result of a fit: the approximation, its history, its diagnosis, its draws, and its file."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
 from torch import Tensor
 
+from bayescore import saved
+from bayescore.checks import check_count
+from bayescore.export import columns, groups, inference_data, model_of
 from bayescore.families import by_name as family_by_name
 from bayescore.families.base import Family
 from bayescore.history import History
 from bayescore.methods import by_name as method_by_name
 from bayescore.methods.base import Method, State
 from bayescore.metrics.estimate import Estimate
-from bayescore.metrics.psis import pareto_khat
+from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
+from bayescore.metrics.reference import Comparison, compare_draws
+from bayescore.outcome import Counts, Outcome
+from bayescore.rng import generator
 from bayescore.start import check_match
 from bayescore.targets.base import Target
 
@@ -35,31 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "Fit", "Outcome"]
 
-FORMAT = "bayescore-fit-1"
 DIAGNOSIS_DRAWS = 4000
 EVEN = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
-
-
-class Outcome(Enum):
-    """How a run ended."""
-
-    CONVERGED = "converged"
-    BUDGET = "step budget used"
-    WORSE = "got worse"
-    DIVERGED = "diverged"
-    INTERRUPTED = "interrupted"
-    STOPPED = "stopped by a callback"
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What a run asked of its target."""
-
-    score_calls: int = 0
-    hessian_products: int = 0
-    density_evaluations: int = 0  # for the recorded metrics
-    check_calls: int = 0  # scores taken by the check of the target at the start
-    skipped_steps: int = 0  # steps left out because a score was not finite
 
 
 @dataclass(frozen=True)
@@ -68,7 +45,8 @@ class Fit:
 
     `family` is the approximation, `status` says in a sentence how the run ended, `history` holds what was
     recorded, `khat` and `elbo` are diagnostics with Monte Carlo errors (None where there is no density;
-    `reasons` then says why).
+    `reasons` then says why). `notes` are sentences on what an automatic fit did; `doubts` are reasons not to
+    trust it that the diagnostics do not see.
     """
 
     family: Family
@@ -84,6 +62,8 @@ class Fit:
     streams: Tensor = field(repr=False)
     # sum and number of the losses since the last record, and steps skipped in a row
     pending: tuple[float, int, int] = field(default=(0.0, 0, 0), repr=False)
+    notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def score_calls(self) -> int:
@@ -98,9 +78,11 @@ class Fit:
             return "the fit was loaded without its target; pass it to Fit.load(path, target)"
         if not self.target.has_density:
             return f"{type(self.target).__name__} has scores but no log density"
-        x = self.family.sample(DIAGNOSIS_DRAWS, seed=self.seed + 7919)
+        return self._ratios(self.family.sample(DIAGNOSIS_DRAWS, seed=self.seed + 7919), self.target)
+
+    def _ratios(self, x: Tensor, target: Target) -> Tensor:
         with torch.no_grad():
-            return self.target.log_prob(x) - self.family.log_prob(x)
+            return target.log_prob(x) - self.family.log_prob(x)
 
     @property
     def elbo(self) -> Estimate | None:
@@ -131,13 +113,17 @@ class Fit:
             f"status       {self.status}",
             f"score calls  {self.counts.score_calls} in {self.seconds:.2f} s",
             f"ELBO         {'none: ' + why['elbo'] if elbo is None else elbo}",
-            f"k-hat        {'none: ' + why['khat'] if khat is None else f'{khat} ({self.verdict})'}",
+            f"k-hat        {'none: ' + why['khat'] if khat is None else khat}",
+            f"verdict      {self.verdict}",
+            *(f"             {note}" for note in self.notes),
         ]
         return "\n".join(lines)
 
     @property
     def verdict(self) -> str:
         """Whether to trust q, in plain words."""
+        if self.doubts:
+            return f"do not trust this approximation: {'; '.join(self.doubts)}"
         ratios = self._log_ratios
         if isinstance(ratios, str):
             return f"unknown: {ratios}"
@@ -148,22 +134,69 @@ class Fit:
             return "good"
         return "usable" if khat <= 0.7 else "do not trust this approximation"
 
-    def to_arviz(self, draws: int = 4000, seed: int = 0) -> arviz.InferenceData:
-        """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`."""
-        try:
-            import arviz
-        except ImportError as error:
-            raise ImportError("to_arviz needs ArviZ: pip install 'bayescore[arviz]'") from error
-        x = self.family.sample(draws, seed)
-        stats = {"log_q": self.family.log_prob(x).unsqueeze(0).cpu().numpy()}
+    # -- draws -------------------------------------------------------------------------------------
+
+    def resample(self, n: int, seed: int = 0) -> Tensor:
+        """n draws (n, D) nearer to the target than q: drawn from q, kept by Pareto-smoothed weights Phi/q.
+
+        The draws come with replacement from max(n, 4000) draws of q, so some are repeated. They are to be
+        trusted where k-hat is at most 0.7.
+        """
+        check_count("n", n)
+        if self.target is None or isinstance(self._log_ratios, str):
+            raise ValueError(f"draws cannot be weighted: {self._log_ratios}")
+        x = self.family.sample(max(n, DIAGNOSIS_DRAWS), generator(seed, self.family.device, "resample"))
+        weights = smoothed_log_weights(self._ratios(x, self.target))[0].exp()
+        if not bool(weights.isfinite().all()):
+            raise ValueError("draws cannot be weighted: the log density is not finite at some draws of q")
+        chosen = torch.multinomial(weights, n, replacement=True, generator=generator(seed, purpose="choice"))
+        return x[chosen.to(x.device)]
+
+    def to_arviz(self, draws: int = 4000, seed: int = 0, *, resample: bool = False) -> arviz.InferenceData:
+        """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`.
+
+        Models with named parameters (Stan, TorchModel, PosteriorDB) give their constrained parameters and
+        generated quantities, in the groups posterior, log_likelihood and posterior_predictive; every other
+        target gives `theta`. With `resample` the draws are those of `resample`.
+        """
+        x = self.resample(draws, seed) if resample else self.family.sample(draws, seed)
+        stats = {"log_q": self.family.log_prob(x).unsqueeze(0)}
         if self.target is not None and self.target.has_density:
             with torch.no_grad():
-                stats["lp"] = self.target.log_prob(x).unsqueeze(0).cpu().numpy()
+                stats["lp"] = self.target.log_prob(x).unsqueeze(0)
         attrs = {"method": repr(self.method), "status": self.status, "score_calls": self.counts.score_calls}
         if self.khat is not None:
-            attrs["khat"] = self.khat.value
-        return arviz.from_dict(
-            posterior={"theta": x.unsqueeze(0).cpu().numpy()}, sample_stats=stats, posterior_attrs=attrs
+            attrs |= {"khat": self.khat.value, "verdict": self.verdict}
+        return inference_data(groups(self.target, x.unsqueeze(0), seed), stats, attrs)
+
+    def compare(
+        self, reference: Tensor | Mapping[str, Tensor] | None = None, draws: int = 10_000, seed: int = 0
+    ) -> Comparison:
+        """Errors against reference draws, in posterior standard deviations.
+
+        Arguments:
+            reference: draws (n, D) on the space of q, or constrained quantities by name, each
+                (chains, draws, *shape); by default the reference draws of the target.
+            draws: how many of q to compare with.
+            seed: of these.
+        """
+        x = self.family.sample(draws, seed)
+        if isinstance(reference, Tensor):
+            return compare_draws(x, reference, getattr(model_of(self.target), "names", None))
+        if reference is None:
+            reference = getattr(model_of(self.target), "reference_draws", None)
+        if reference is None:
+            raise ValueError(f"{self.target!r} has no reference draws; give some as reference=")
+        theirs = columns(reference, lead=2)
+        ours = columns(groups(self.target, x, seed)["posterior"])
+        names = [name for name in theirs if name in ours]
+        if not names:
+            raise ValueError(
+                f"the reference draws ({', '.join(reference)}) name no quantity of the fit; "
+                f"it has {', '.join(ours)}"
+            )
+        return compare_draws(
+            torch.stack([ours[n] for n in names], -1), torch.stack([theirs[n] for n in names], -1), names
         )
 
     # -- file --------------------------------------------------------------------------------------
@@ -177,25 +210,22 @@ class Fit:
                     f"{key}={value!r} is a function and cannot be saved; use a named schedule or a number"
                 )
         header = {
-            "format": FORMAT,
             "family": {"name": self.family.name, **self.family.config()},
             "method": {"name": self.method.name, **config},
             "step": self.state.step,
             "horizon": self.state.horizon,
             "outcome": self.outcome.name,
             "status": self.status,
-            "history": {key: [_encode(v) for v in values] for key, values in self.history.columns.items()},
-            "counts": self.counts.__dict__,
+            "history": {k: [saved.encode(v) for v in values] for k, values in self.history.columns.items()},
+            "counts": asdict(self.counts),
             "seconds": self.seconds,
             "seed": self.seed,
-            "pending": [_encode(self.pending[0]), *self.pending[1:]],
+            "pending": [saved.encode(self.pending[0]), *self.pending[1:]],
+            "notes": self.notes,
+            "doubts": self.doubts,
         }
-        tensors = {
-            f"state.{k}": v.detach().cpu().contiguous().clone() for k, v in self.state.tensors().items()
-        }
-        text = json.dumps(header, allow_nan=False)
-        data = save({**tensors, "streams": self.streams.cpu()}, {"json": text})
-        _write(Path(path), data)
+        tensors = {f"state.{key}": value for key, value in self.state.tensors().items()}
+        saved.write(Path(path), header, {**tensors, "streams": self.streams})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], target: Target | None = None) -> Fit:
@@ -204,10 +234,7 @@ class Fit:
         if not path.is_file():
             raise FileNotFoundError(f"there is no saved fit at {path}")
         try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})["json"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            return _rebuild(header, tensors, target)
+            return _rebuild(*saved.read(path), target)
         except (
             SafetensorError,
             KeyError,
@@ -222,57 +249,7 @@ class Fit:
             ) from error
 
 
-def _encode(value: float) -> float | str:
-    """A number as strict JSON has it: NaN and infinities as words."""
-    return value if math.isfinite(value) else str(value)
-
-
-def _write(path: Path, data: bytes) -> None:
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in; make it first")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-_KINDS: dict[str, type] = {
-    "format": str,
-    "family": dict,
-    "method": dict,
-    "step": int,
-    "horizon": int,
-    "outcome": str,
-    "status": str,
-    "history": dict,
-    "counts": dict,
-    "seconds": float,
-    "seed": int,
-    "pending": list,
-}
-
-
-def _check_header(header: Any) -> None:
-    if not isinstance(header, dict):
-        raise ValueError(f"its header is {type(header).__name__}, not an object")
-    for key, kind in _KINDS.items():
-        if type(header.get(key)) is not kind:
-            raise ValueError(f"its header has no {key} of the kind {kind.__name__}")
-    if header["format"] != FORMAT:
-        raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
-    lengths = {len(values) for values in header["history"].values()}
-    if len(lengths) > 1:
-        raise ValueError("the columns of its history differ in length")
-
-
-def _rebuild(header: Any, tensors: dict[str, Tensor], target: Target | None) -> Fit:
-    _check_header(header)
+def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], target: Target | None) -> Fit:
     method_config = dict(header["method"])
     method = method_by_name(method_config.pop("name"))(**method_config)
     family_config = dict(header["family"])
@@ -303,4 +280,6 @@ def _rebuild(header: Any, tensors: dict[str, Tensor], target: Target | None) -> 
         state=state,
         streams=tensors["streams"],
         pending=(float(total), int(n), int(skips)),
+        notes=tuple(header.get("notes", ())),
+        doubts=tuple(header.get("doubts", ())),
     )

@@ -68,12 +68,16 @@ class Streams:
         rows = [torch.randperm(population, generator=g, device=self.device)[:size] for g in self.generators]
         return torch.stack(rows)
 
+    def rows(self) -> list[Tensor]:
+        """The state of every generator, (bytes,) each."""
+        return [g.get_state() for g in self.generators]
+
     def state(self) -> Tensor:
         """The state of every generator, (F, bytes)."""
-        return torch.stack([g.get_state() for g in self.generators])
+        return torch.stack(self.rows())
 
-    def restore(self, state: Tensor) -> None:
-        """Continue from a state that `state()` returned."""
+    def restore(self, state: Tensor | Sequence[Tensor]) -> None:
+        """Continue from what `state()` or `rows()` returned."""
         for g, row in zip(self.generators, state, strict=True):
             g.set_state(row.clone())  # a view into the whole would crash some versions of torch
 

@@ -23,8 +23,9 @@ def strictly(constant: str) -> None:
 
 
 def test_quick_run_prints_three_tables_and_writes_valid_records(tmp_path):
-    out, plot = tmp_path / "bench.json", tmp_path / "bench.png"
-    words = ["fit", "--quick", "--no-peers", "--repeats", "2", "--out", str(out), "--plot", str(plot)]
+    out, tables, plot = (tmp_path / f"bench{suffix}" for suffix in (".json", ".md", ".png"))
+    words = ["fit", "--quick", "--no-peers", "--repeats", "2", "--plot", str(plot)]
+    words += ["--out", str(out), "--out", str(tables)]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     for text in ("inner loop:", "batch:", "same ELBO:", "ProximalScore", ">= 5", "<= 4"):
@@ -42,6 +43,11 @@ def test_quick_run_prints_three_tables_and_writes_valid_records(tmp_path):
     assert {row["arm"] for row in race["rows"]} == {entry.name for entry in OURS}
     assert all(len(row["seconds"]) == 2 and row["trials"] for row in race["rows"])
     assert plot.read_bytes().startswith(b"\x89PNG")
+    text = tables.read_text()
+    assert found["commit"] in text
+    assert [line for line in text.splitlines() if line.startswith("**")] == [
+        f"**{part['name']}: {part['title']}**" for part in found["parts"]
+    ]
 
 
 def test_an_interrupt_keeps_what_was_measured(monkeypatch, tmp_path, paired):
@@ -58,7 +64,10 @@ def test_an_interrupt_keeps_what_was_measured(monkeypatch, tmp_path, paired):
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
-    [("--out", "records.txt", "records are written to .json or .csv"), ("--plot", "plot.pdf", ".png files")],
+    [
+        ("--out", "records.txt", "records are written to .json or .csv or .md"),
+        ("--plot", "plot.pdf", ".png files"),
+    ],
 )
 def test_a_file_that_could_not_be_written_is_refused_before_anything_runs(option, value, message):
     result = CliRunner().invoke(app, ["fit", option, value], env={"COLUMNS": "200", "NO_COLOR": "1"})
@@ -69,7 +78,7 @@ def test_a_file_that_could_not_be_written_is_refused_before_anything_runs(option
 
 def test_csv_has_one_line_per_repeat_and_leaves_empty_what_was_not_measured(tmp_path, paired, raced):
     path = tmp_path / "bench.csv"
-    write_records(path, record("fit", {}, [paired, raced]))
+    write_records(path, record("fit", {}, [paired, raced]), [paired, raced])
     lines = list(csv.DictReader(io.StringIO(path.read_text())))
     assert tuple(lines[0]) == COLUMNS
     assert [line["seconds"] for line in lines if line["arm"] == "theirs"] == ["6.0", "8.0", "7.0"]
@@ -106,6 +115,14 @@ def test_table_of_a_race_is_sorted_and_says_who_did_not_arrive(raced):
     (early,) = (line for line in lines if "early" in line)
     assert "1.5 ms [1 ms, 2 ms]" in early
     assert "3 s" in early
+
+
+def test_markdown_says_what_the_terminal_shows(tmp_path, paired, raced):
+    path = tmp_path / "bench.md"
+    write_records(path, record("fit", {}, [paired, raced]), [paired, raced])
+    text = path.read_text()
+    for words in ("7 [6, 8]", ">= 5: met", "missed in 1 of 2 runs", "1.5 ms [1 ms, 2 ms]", "a note"):
+        assert words in text
 
 
 def test_picture_is_drawn_with_missing_arms_too(tmp_path, paired, raced):

@@ -174,7 +174,7 @@ def test_a_full_gaussian_too_large_for_the_memory_is_refused_with_a_remedy(metho
 @pytest.mark.parametrize("method", [GSM(), BaM()])
 def test_a_full_gaussian_of_five_thousand_dimensions_is_refused_or_warned_about(method) -> None:
     target = LogDensity(lambda x: -x.square().sum(-1), 5000)
-    with pytest.warns(ResourceWarning, match=r"needs about 1\.\d GB"):
+    with pytest.warns(UserWarning, match=r"needs about 1\.\d GB"):
         method.check(of_dimension(Q, 5000), target)
 
 

@@ -27,7 +27,7 @@ def test_a_density_that_is_nowhere_finite_is_refused_with_the_remedy(value: floa
     nowhere = LogDensity(lambda x: x.sum(-1) * 0 + value, 3)
     refused(
         ValueError,
-        r"not finite at any of 20 draws from the start q0; move q0 .*\(mean=, scale=\)",
+        r"not finite at any of 101 points around the start q0; move q0 .*\(mean=, scale=\)",
         nowhere,
         Q,
     )

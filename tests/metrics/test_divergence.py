@@ -132,6 +132,11 @@ def test_an_estimate_is_a_number_with_its_error() -> None:
     assert estimate.error == 0.01
 
 
+def test_an_estimate_of_zero_has_no_minus() -> None:
+    assert str(Estimate(-1e-9, 1e-9)) == "0.000 ± 0.000"
+    assert str(Estimate(-0.0006, 0.0)) == "-0.001 ± 0.000"
+
+
 # -- the diagnosis of a fit -------------------------------------------------------------------------------
 
 

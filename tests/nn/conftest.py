@@ -1,10 +1,11 @@
-"""Lets the tests of optimizers and networks import the small networks by their name."""
+"""Lets the tests of networks import the toy problem, and the small networks of the optimizers' tests."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent.parent / "optim"
-if str(HERE) not in sys.path:
-    sys.path.insert(0, str(HERE))
+HERE = Path(__file__).parent
+for folder in (HERE, HERE.parent / "optim"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

@@ -38,7 +38,10 @@ def _bench() -> None:
 @app.command("fit")
 def bench_fit(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all arms take turns.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Write the records to this .json or .csv file.")] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write the records to this .json or .csv file, or tables to .md; may be repeated."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the result to this .png file.")] = None,
     peers: Annotated[
         bool, typer.Option("--peers/--no-peers", help="Run NumPyro and BlackJAX beside ours.")
@@ -48,7 +51,7 @@ def bench_fit(
     ] = False,
 ) -> None:
     """The inner loop against plain autograd, a batch of fits against one, and the time to the same ELBO."""
-    _check_files(out, plot)
+    _check_files(out or [], plot)
     output = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
     errors = Console(stderr=True)
     parts: list[Part] = []
@@ -64,9 +67,11 @@ def bench_fit(
             errors.print(f"stopped after {len(parts)} of 3 parts")
             raise typer.Exit(_INTERRUPTED) from None
         finally:
-            if out is not None and parts:
+            if out and parts:
                 config = {"repeats": repeats, "peers": peers, "quick": quick}
-                write_records(out, record("fit", config, parts))
+                found = record("fit", config, parts)
+                for path in out:
+                    write_records(path, found, parts)
             if plot is not None and parts:
                 draw_parts(plot, parts, frozenset(entry.name for entry in OURS))
 
@@ -83,17 +88,19 @@ def _measure(repeats: int, peers: bool, quick: bool, tell: Tell) -> Iterator[Par
     yield race(repeats, tell, [banana(), gaussian()], peers=peers)
 
 
-def _check_files(out: Path | None, plot: Path | None) -> None:
+def _check_files(out: list[Path], plot: Path | None) -> None:
     """Refuse now what could not be written in the end."""
-    if out is not None and out.suffix not in SUFFIXES:
-        raise typer.BadParameter(f"records are written to {' or '.join(SUFFIXES)} files; got --out {out}")
+    for path in out:
+        if path.suffix not in SUFFIXES:
+            raise typer.BadParameter(
+                f"records are written to {' or '.join(SUFFIXES)} files; got --out {path}"
+            )
     if plot is not None and plot.suffix != ".png":
         raise typer.BadParameter(f"pictures are written to .png files; got --plot {plot}")
     if plot is not None and find_spec("matplotlib") is None:
         raise typer.BadParameter("--plot needs matplotlib: pip install 'bayescore[plot]'")
-    for path in (out, plot):
-        if path is not None:
-            try:
-                prepare_folder(path.parent)
-            except OSError as problem:
-                raise typer.BadParameter(f"{problem.filename}: {problem.strerror}") from problem
+    for path in [*out, *([] if plot is None else [plot])]:
+        try:
+            prepare_folder(path.parent)
+        except OSError as problem:
+            raise typer.BadParameter(f"{problem.filename}: {problem.strerror}") from problem

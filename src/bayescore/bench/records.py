@@ -1,4 +1,4 @@
-"""The records of a benchmark as one file: JSON with everything, or CSV with one line per repeat."""
+"""A benchmark as one file: JSON with everything, CSV with one line per repeat, or its tables in Markdown."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from bayescore.bench.rows import Part
+from bayescore.bench.tables import part_markdown
 from bayescore.experiments.files import write_file
 from bayescore.experiments.provenance import commit, machine, versions
 
 __all__ = ["COLUMNS", "SUFFIXES", "record", "write_records"]
 
-SUFFIXES = (".json", ".csv")
+SUFFIXES = (".json", ".csv", ".md")
 PEER_PACKAGES = ("blackjax", "jax", "jaxlib", "numpyro", "optax")
 COLUMNS = (
     "part",
@@ -47,9 +48,23 @@ def record(benchmark: str, config: dict[str, Any], parts: Sequence[Part]) -> dic
     return _plain(found)
 
 
-def write_records(path: Path, found: dict[str, Any]) -> None:
-    """Write a record whole or not at all, as JSON or CSV by the name of the file."""
-    write_file(path, json.dumps(found, indent=1) + "\n" if path.suffix == ".json" else _csv(found))
+def write_records(path: Path, found: dict[str, Any], parts: Sequence[Part]) -> None:
+    """Write a record and the parts it was made of, whole or not at all, as the ending of the file says."""
+    if path.suffix == ".md":
+        text = "\n".join([_origin(found), *(part_markdown(part) for part in parts)])
+    else:
+        text = json.dumps(found, indent=1) + "\n" if path.suffix == ".json" else _csv(found)
+    write_file(path, text)
+
+
+def _origin(found: dict[str, Any]) -> str:
+    """Where the numbers come from, in a sentence."""
+    machine = found["machine"]
+    libraries = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return (
+        f"`bayescore bench {found['benchmark']}` at commit {found['commit']} on {machine['processor']} "
+        f"({machine['cores']} cores): {libraries}.\n"
+    )
 
 
 def _part(part: Part) -> dict[str, Any]:

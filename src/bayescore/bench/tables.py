@@ -1,4 +1,4 @@
-"""The tables of a benchmark, for the terminal."""
+"""The tables of a benchmark, for the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -11,61 +11,75 @@ from rich.text import Text
 
 from bayescore.bench.rows import Part, Ratio, Row
 from bayescore.bench.timing import Spread
+from bayescore.experiments.tables import Table as MarkdownTable
 
-__all__ = ["duration", "part_table", "ratio_words"]
+__all__ = ["duration", "part_markdown", "part_table", "ratio_words"]
+
+_STYLES = {"met": "green", "missed": "red"}  # by the last word of a cell
 
 
 def part_table(part: Part) -> Group:
-    """One table with its title and notes."""
+    """One table with its title and notes, for the terminal."""
     table = Table(
         box=SIMPLE_HEAD, title=f"{part.name}: {part.title}", title_justify="left", title_style="bold"
     )
-    if part.pairs:
-        _fill_pairs(table, part)
-    else:
-        _fill_race(table, part)
+    columns, rows = _cells(part)
+    for column in columns:
+        words = column in ("problem", "method", "bar", "setting")
+        table.add_column(Text(column), justify="left" if words else "right")
+    for i, row in enumerate(rows):
+        ends = not part.pairs and (i + 1 == len(rows) or bool(rows[i + 1][0]))
+        table.add_row(
+            *(Text(cell, _STYLES.get(cell.rpartition(" ")[-1], "")) for cell in row), end_section=ends
+        )
     return Group(table, *(Text(f"  {note}", "dim") for note in part.notes))
 
 
-def _fill_pairs(table: Table, part: Part) -> None:
+def part_markdown(part: Part) -> str:
+    """The same in Markdown."""
+    columns, rows = _cells(part)
+    return MarkdownTable(f"{part.name}: {part.title}", columns, rows, note=" ".join(part.notes)).markdown()
+
+
+def _cells(part: Part) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows as people read them."""
+    return _pair_cells(part) if part.pairs else _race_cells(part)
+
+
+def _pair_cells(part: Part) -> tuple[list[str], list[list[str]]]:
     """One line per ratio: what was measured on both sides, the ratio, and its bar."""
     rows = {(row.problem, row.arm): row for row in part.rows}
     first = part.ratios[0]
-    table.add_column("problem")
-    for name in (first.over, first.under, "ratio"):
-        table.add_column(Text(f"{name}\nmedian [range]"), justify="right")
-    table.add_column("bar")
+    measured = [f"{name}\nmedian [range]" for name in (first.over, first.under, "ratio")]
+    lines = []
     for ratio in part.ratios:
-        cells = [_seconds(rows[ratio.problem, arm]) for arm in (ratio.over, ratio.under)]
-        table.add_row(Text(ratio.problem), *map(Text, cells), Text(ratio_words(ratio.spread)), _bar(ratio))
+        times = [_seconds(rows[ratio.problem, arm]) for arm in (ratio.over, ratio.under)]
+        lines.append([ratio.problem, *times, ratio_words(ratio.spread), _bar(ratio)])
+    return ["problem", *measured, "bar"], lines
 
 
-def _fill_race(table: Table, part: Part) -> None:
+def _race_cells(part: Part) -> tuple[list[str], list[list[str]]]:
     """One line per method and problem, the fastest first."""
+    columns = ["problem", "method", "time\nmedian [range]", "ratio to our\nfastest"]
     ratios = {(ratio.problem, ratio.over): ratio for ratio in part.ratios}
-    table.add_column("problem")
-    table.add_column("method")
-    table.add_column(Text("time\nmedian [range]"), justify="right")
-    table.add_column("ratio to our\nfastest", justify="right")
-    table.add_column("score\ncalls", justify="right")
-    table.add_column("gap\nnats", justify="right")
-    table.add_column("compile", justify="right")
-    table.add_column("setting")
+    lines = []
     for problem in dict.fromkeys(row.problem for row in part.rows):
         rows = sorted((row for row in part.rows if row.problem == problem), key=_order)
         for i, row in enumerate(rows):
             ratio = ratios.get((row.problem, row.arm))
-            cells = (
-                problem if i == 0 else "",
-                row.arm,
-                _seconds(row),
-                ratio_words(ratio.spread) if ratio else "",
-                _calls(row),
-                f"{statistics.median(row.gaps):.2g}" if row.gaps else "",
-                duration(row.compile_seconds) if row.compile_seconds is not None else "",
-                row.setting,
+            lines.append(
+                [
+                    problem if i == 0 else "",
+                    row.arm,
+                    _seconds(row),
+                    ratio_words(ratio.spread) if ratio else "",
+                    _calls(row),
+                    f"{statistics.median(row.gaps):.2g}" if row.gaps else "",
+                    duration(row.compile_seconds) if row.compile_seconds is not None else "",
+                    row.setting,
+                ]
             )
-            table.add_row(*map(Text, cells), end_section=i == len(rows) - 1)
+    return [*columns, "score\ncalls", "gap\nnats", "compile", "setting"], lines
 
 
 def _order(row: Row) -> tuple[int, float]:
@@ -88,13 +102,11 @@ def _seconds(row: Row) -> str:
     return f"{duration(row.spread.median)} [{duration(row.spread.low)}, {duration(row.spread.high)}]"
 
 
-def _bar(ratio: Ratio) -> Text:
+def _bar(ratio: Ratio) -> str:
     if ratio.bar is None:
-        return Text("none", "dim")
+        return "none"
     sign = ">=" if ratio.at_least else "<="
-    return Text(
-        f"{sign} {ratio.bar:g}: {'met' if ratio.holds else 'missed'}", "green" if ratio.holds else "red"
-    )
+    return f"{sign} {ratio.bar:g}: {'met' if ratio.holds else 'missed'}"
 
 
 def ratio_words(found: Spread) -> str:

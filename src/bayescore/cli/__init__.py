@@ -6,6 +6,7 @@ to the benchmarks and the experiments are imported when they are asked for.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,6 +26,7 @@ _LATER = {
     "bench": "bayescore.bench.commands",
     "reproduce": "bayescore.experiments.commands",
     "report": "bayescore.experiments.commands",
+    "train": "bayescore.cli.train",
 }
 
 
@@ -83,13 +85,24 @@ def _options(
     """Options of the whole command."""
 
 
+def _value_given(sentence: str, words: Sequence[str]) -> str:
+    """The word that an option could not take, where the sentence about it does not say it."""
+    for option in re.findall(r"Invalid value for '(--[a-z-]+)'", sentence):
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            name, _, value = word.partition("=")
+            given = value or following
+            if name == option and given and repr(given) not in sentence:
+                return f"; got {given!r}"
+    return ""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; a mistake in its use becomes one sentence and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(words or ["--help"], prog_name="bayescore", standalone_mode=False)
     except UserError as problem:
-        complain(str(problem))
+        complain(str(problem), verbatim=problem.verbatim)
         sys.exit(problem.code)
     except Exception as problem:
         # what typer raises for a wrong option or argument, whichever click it is built on
@@ -98,6 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = getattr(getattr(problem, "ctx", None), "command_path", "bayescore")
         sentence = problem.format_message().removeprefix("Invalid value: ").rstrip(".")
         if sentence:  # a group without a command has shown its help instead
-            complain(f"{sentence} ({place} --help explains)")
+            complain(f"{sentence}{_value_given(sentence, words)} ({place} --help explains)")
         sys.exit(getattr(problem, "exit_code", MISUSED))
     sys.exit(code or 0)

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from bayescore.checks import nearest
+from bayescore.checks import nearest, unknown_name
 from bayescore.cli.errors import UserError
 from bayescore.families import (
     FAMILIES,
@@ -20,17 +20,27 @@ from bayescore.families import (
     ZukoFlow,
 )
 from bayescore.families import by_name as family_by_name
-from bayescore.methods import Method
-from bayescore.methods import by_name as method_by_name
+from bayescore.methods import METHODS, Method
 
-__all__ = ["choose_family", "choose_method"]
+__all__ = ["AUTO", "choose_family", "choose_method"]
+
+AUTO = "auto"
 
 #: the family that a size belongs to, and the size it has unless the user says
 _SIZES = {"components": ("mixture",), "rank": ("low-rank",), "layers": ("planar", "zuko")}
 
 
-def choose_family(name: str, dim: int, *, scale: float, seed: int, **sizes: int | None) -> Family:
-    """The start q0 of that name; a size that belongs to another family is refused."""
+def choose_family(
+    name: str | None, dim: int, *, scale: float | None, seed: int, automatic: bool, **sizes: int | None
+) -> Family | None:
+    """The start q0 of that name; a size that belongs to another family is refused.
+
+    None leaves the family to an automatic fit; every other method gets a full Gaussian.
+    """
+    if name is None and automatic and scale is None and not any(sizes.values()):
+        return None
+    name = name or "full"
+    scale = 1.0 if scale is None else scale
     kind = family_by_name(name)
     for size, owners in _SIZES.items():
         if sizes.get(size) is not None and name not in owners:
@@ -51,9 +61,18 @@ def choose_family(name: str, dim: int, *, scale: float, seed: int, **sizes: int 
 
 def choose_method(
     name: str, *, samples: int | None, learning_rate: float | None, settings: Sequence[str]
-) -> Method:
+) -> Method | str:
     """The method of that name with its hyper-parameters; `settings` are words of the form key=value."""
-    kind = method_by_name(name)
+    if name == AUTO:
+        given = {"--samples": samples, "--learning-rate": learning_rate, "--set": settings or None}
+        for option in (option for option, value in given.items() if value is not None):
+            raise UserError(
+                f"{option} belongs to one method, and auto chooses its own; name one: --method proximal"
+            )
+        return AUTO
+    if name not in METHODS:
+        raise unknown_name("method", name, [AUTO, *METHODS])
+    kind = METHODS[name]
     known = {field.name for field in dataclasses.fields(kind)}
     chosen: dict[str, Any] = {}
     if samples is not None:

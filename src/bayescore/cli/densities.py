@@ -1,32 +1,114 @@
-"""The target that a word names: a ready-made one, or a log density in a user's own file."""
+"""The target that a word names: a ready-made one, a Stan program, a posterior, or a function in a file."""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from rich.console import Console
 from torch import Tensor
 
 from bayescore.checks import nearest
 from bayescore.cli.errors import UserError
-from bayescore.targets import LogDensity, NoisyScore, Target
+from bayescore.targets import LogDensity, NoisyScore, Stan, Target, posteriordb
 from bayescore.targets import by_name as target_by_name
 
-__all__ = ["choose_target"]
+__all__ = ["Source", "choose_target"]
+
+POSTERIOR = "posteriordb:"
 
 
-def choose_target(word: str, dim: int | None, seed: int, noise: float | None) -> Target:
-    """A target by name, or `path/to/file.py:function`; with noisy scores where `noise` is given."""
-    target = _from_file(word, dim) if _is_file(word) else target_by_name(word, dim, seed)
-    return target if noise is None else NoisyScore(target, noise)
+@dataclass(frozen=True)
+class Source:
+    """What the command line says about a target."""
+
+    word: str
+    dim: int | None = None
+    seed: int = 0
+    noise: float | None = None
+    data: Path | None = None
+    data_folder: Path | None = None
+    program: Path | None = None
+
+    @property
+    def is_stan(self) -> bool:
+        return self.word.endswith(".stan")
+
+    @property
+    def is_posterior(self) -> bool:
+        return self.word.startswith(POSTERIOR)
+
+    @property
+    def is_function(self) -> bool:
+        return self.word.partition(":")[0].endswith(".py") or ":" in self.word or "/" in self.word
 
 
-def _is_file(word: str) -> bool:
-    return word.partition(":")[0].endswith(".py") or ":" in word or "/" in word
+def choose_target(source: Source, *, quiet: bool = False) -> Target:
+    """The target; with noisy scores where `noise` is given."""
+    _check_options(source)
+    target = _find(source, quiet)
+    return target if source.noise is None else NoisyScore(target, source.noise)
+
+
+def _check_options(source: Source) -> None:
+    """Refuse an option that this target has no use for."""
+    modelled = source.is_stan or source.is_posterior
+    for option, given, fits, owner in (
+        ("--data", source.data, source.is_stan, "a Stan program"),
+        ("--data-folder", source.data_folder, source.is_posterior, f"{POSTERIOR}NAME"),
+        ("--program", source.program, source.is_posterior, f"{POSTERIOR}NAME"),
+        ("--dim", source.dim, not modelled, "a function or a ready-made target"),
+    ):
+        if given is not None and not fits:
+            raise UserError(f"{option} belongs to {owner}; the target here is {source.word}")
+
+
+def _find(source: Source, quiet: bool) -> Target:
+    if source.is_stan or source.is_posterior:
+        with _spoken_compile(quiet), _compiler_messages():
+            if source.is_stan:
+                return Stan(source.word, source.data)
+            name = source.word.removeprefix(POSTERIOR)
+            return posteriordb(name, source.data_folder, program=source.program)
+    if source.is_function:
+        return _from_file(source.word, source.dim)
+    return target_by_name(source.word, source.dim, source.seed)
+
+
+@contextmanager
+def _compiler_messages() -> Iterator[None]:
+    """What the compilers say keeps its lines; a machine that cannot compile is the user's to mend."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as problem:
+        raise UserError(str(problem), verbatim=True) from problem
+
+
+@contextmanager
+def _spoken_compile(quiet: bool) -> Iterator[None]:
+    """Tell of a compile on standard error; a terminal has a live line for it already."""
+    log = logging.getLogger("bayescore.targets.stan")
+    handler, level = _Spoken(), log.level
+    handler.setLevel(logging.WARNING if quiet or sys.stderr.isatty() else logging.INFO)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+class _Spoken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        Console(file=sys.stderr).print(record.getMessage(), soft_wrap=True, highlight=False, markup=False)
 
 
 def _from_file(word: str, dim: int | None) -> Target:

@@ -17,18 +17,20 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 class UserError(Exception):
-    """A sentence for the user, and the exit code that goes with it."""
+    """A sentence for the user, and the exit code that goes with it.
 
-    def __init__(self, sentence: str, code: int = MISUSED) -> None:
+    `verbatim` keeps its lines: a compiler points at a column.
+    """
+
+    def __init__(self, sentence: str, code: int = MISUSED, *, verbatim: bool = False) -> None:
         super().__init__(sentence)
-        self.code = code
+        self.code, self.verbatim = code, verbatim
 
 
-def complain(sentence: str, kind: str = "error") -> None:
-    """One line on standard error."""
-    line = Text.assemble(
-        (f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), " ".join(sentence.split())
-    )
+def complain(sentence: str, kind: str = "error", *, verbatim: bool = False) -> None:
+    """One line on standard error, or the lines as they are."""
+    words = sentence if verbatim else " ".join(sentence.split())
+    line = Text.assemble((f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), words)
     Console(file=sys.stderr).print(line, soft_wrap=True)
 
 

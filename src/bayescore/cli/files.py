@@ -7,22 +7,28 @@ import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bayescore.cli.errors import UserError
+from bayescore.export import model_of
 from bayescore.result import Fit
 
-__all__ = ["check_output", "check_plot", "write_output", "write_plot"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["check_output", "check_plot", "check_weights", "write_figure", "write_output", "write_plot"]
 
 _OUTPUTS = {".nc": ("arviz", "arviz"), ".safetensors": ("safetensors", "")}
 _PICTURES = dict.fromkeys((".png", ".pdf", ".svg"), ("matplotlib", "plot"))
 
 
-def check_output(path: Path, draws: int | None) -> None:
+def check_output(path: Path, draws: int | None, resample: bool = False) -> None:
     """Refuse an output that could not be written after the fit."""
     _check("--output", path, _OUTPUTS)
-    if draws is not None and path.suffix != ".nc":
+    if (draws is not None or resample) and path.suffix != ".nc":
+        option = "--draws" if draws is not None else "--resample"
         raise UserError(
-            f"--draws goes with an --output that ends in .nc; {path.name} keeps the whole density instead"
+            f"{option} goes with an --output that ends in .nc; {path.name} keeps the whole density instead"
         )
 
 
@@ -31,20 +37,32 @@ def check_plot(path: Path) -> None:
     _check("--plot", path, _PICTURES)
 
 
-def write_output(fit: Fit, path: Path, draws: int | None) -> None:
+def check_weights(path: Path) -> None:
+    """Refuse a file for a network's posterior that could not be written after training."""
+    _check("--output", path, {".safetensors": ("safetensors", "")})
+
+
+def write_output(fit: Fit, path: Path, draws: int | None, resample: bool = False) -> None:
     """ArviZ's NetCDF or the fit itself, by the suffix."""
     if path.suffix == ".safetensors":
         fit.save(path)
         return
-    data = fit.to_arviz(draws=draws or 4000, seed=fit.seed)
+    data = fit.to_arviz(draws=draws or 4000, seed=fit.seed, resample=resample)
     _whole(path, lambda part: data.to_netcdf(str(part)))
 
 
 def write_plot(fit: Fit, path: Path) -> None:
-    """The picture of a fit."""
+    """The picture of a fit: its marginals by name where the model has names."""
+    from bayescore.marginals import plot_marginals
     from bayescore.plots import plot_fit
 
-    _whole(path, lambda part: plot_fit(fit).savefig(part, dpi=150))
+    figure = plot_marginals(fit) if hasattr(model_of(fit.target), "to_posterior") else plot_fit(fit)
+    write_figure(figure, path)
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Any picture."""
+    _whole(path, lambda part: figure.savefig(part, dpi=150))
 
 
 def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:

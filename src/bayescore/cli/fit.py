@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from bayescore.checks import check_count
-from bayescore.cli.choose import choose_family, choose_method
-from bayescore.cli.densities import choose_target
+from bayescore.cli.choose import AUTO, choose_family, choose_method
+from bayescore.cli.densities import Source, choose_target
 from bayescore.cli.errors import FAILED, INTERRUPTED, UserError, complain, explained, spoken_warnings
 from bayescore.cli.files import check_output, check_plot, write_output, write_plot
 from bayescore.cli.summary import console, show_fit
@@ -22,7 +22,7 @@ from bayescore.targets.base import Target
 __all__ = ["fit_command"]
 
 _CODES = {Outcome.DIVERGED: FAILED, Outcome.WORSE: FAILED, Outcome.INTERRUPTED: INTERRUPTED}
-_START, _METHOD, _FILES = "Start", "Method", "What is written"
+_STAN, _START, _METHOD, _FILES = "Stan and PosteriorDB", "Start", "Method", "What is written"
 
 
 def fit_command(
@@ -30,7 +30,8 @@ def fit_command(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="A name that `bayescore list targets` shows, or path/to/file.py:function, a log density.",
+            help="A name that `bayescore list targets` shows, model.stan, posteriordb:NAME, or "
+            "path/to/file.py:function, a log density.",
         ),
     ],
     dim: Annotated[
@@ -38,9 +39,26 @@ def fit_command(
     ] = None,
     target_seed: Annotated[int, typer.Option(help="Seed of a target that is drawn at random.")] = 0,
     noise: Annotated[float | None, typer.Option(help="Noise level beta of the scores, 0 or more.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Data of a Stan program, JSON.", rich_help_panel=_STAN)
+    ] = None,
+    data_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="PosteriorDB folder; $BAYESCORE_DATA/posteriordb unless given.", rich_help_panel=_STAN
+        ),
+    ] = None,
+    program: Annotated[
+        Path | None,
+        typer.Option(help="Stan program for a posterior whose folder holds none.", rich_help_panel=_STAN),
+    ] = None,
     family: Annotated[
-        str, typer.Option(help="full, diagonal, low-rank, mixture, planar or zuko.", rich_help_panel=_START)
-    ] = "full",
+        str | None,
+        typer.Option(
+            help="full, diagonal, low-rank, mixture, planar or zuko; by the dimension unless given.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
     components: Annotated[
         int | None, typer.Option(help="Components of a mixture; 5 unless given.", rich_help_panel=_START)
     ] = None,
@@ -51,12 +69,16 @@ def fit_command(
         int | None, typer.Option(help="Layers of planar (4) or zuko (3).", rich_help_panel=_START)
     ] = None,
     scale: Annotated[
-        float, typer.Option(help="Standard deviation of the start q0.", rich_help_panel=_START)
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Standard deviation of the start q0; 1 unless given.", rich_help_panel=_START),
+    ] = None,
     method: Annotated[
-        str, typer.Option(help="proximal, advi, gsm, bam, fisher or score.", rich_help_panel=_METHOD)
-    ] = "proximal",
-    steps: Annotated[int, typer.Option(help="Iterations.", rich_help_panel=_METHOD)] = 1000,
+        str, typer.Option(help="auto, proximal, advi, gsm, bam, fisher or score.", rich_help_panel=_METHOD)
+    ] = AUTO,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Iterations; 1000 unless given, what suits with auto.", rich_help_panel=_METHOD),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the run and of a random start.", rich_help_panel=_METHOD)
     ] = 0,
@@ -82,6 +104,12 @@ def fit_command(
     draws: Annotated[
         int | None, typer.Option(help="Draws in the .nc file; 4000 unless given.", rich_help_panel=_FILES)
     ] = None,
+    resample: Annotated[
+        bool,
+        typer.Option(
+            "--resample", help="Keep draws by Pareto-smoothed importance weights.", rich_help_panel=_FILES
+        ),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="A picture of the fit (.png, .pdf or .svg).", rich_help_panel=_FILES)
     ] = None,
@@ -107,32 +135,32 @@ def fit_command(
                 if count is not None:
                     check_count(option, count)
         if output is not None:
-            check_output(output, draws)
-        elif draws is not None:
-            raise UserError("--draws says how many draws the output holds; name it with --output fit.nc")
+            check_output(output, draws, resample)
+        elif draws is not None or resample:
+            option = "--draws says how many" if draws is not None else "--resample says which"
+            raise UserError(f"{option} draws the output holds; name it with --output fit.nc")
         if plot is not None:
             check_plot(plot)
         with explained():
-            aim = choose_target(target, dim, target_seed, noise)
             how = choose_method(method, samples=samples, learning_rate=learning_rate, settings=settings or [])
-            start = choose_family(
-                family, aim.dim, scale=scale, seed=seed, components=components, rank=rank, layers=layers
-            )
+            source = Source(target, dim, target_seed, noise, data, data_folder, program)
+            aim = choose_target(source, quiet=quiet)
+            sizes = {"components": components, "rank": rank, "layers": layers}
+            start = choose_family(family, aim.dim, scale=scale, seed=seed, automatic=how == AUTO, **sizes)
         result = _run(aim, start, how, steps, seed, quiet)
         if not quiet:
-            show_fit(
-                result,
-                console(),
-                f"{type(how).__name__}, {type(start).__name__}, {target} in {aim.dim} dimensions",
-            )
-        _write(result, output, draws, plot, quiet)
+            kinds = f"{type(result.method).__name__}, {type(result.family).__name__}"
+            show_fit(result, console(), f"{kinds}, {target} in {aim.dim} dimensions")
+        _write(result, output, draws, resample, plot, quiet)
     if code := _CODES.get(result.outcome):
         if quiet:
             complain(f"the fit {result.status}")
         raise typer.Exit(code)
 
 
-def _run(aim: Target, start: Family, how: Method, steps: int, seed: int, quiet: bool) -> Fit:
+def _run(
+    aim: Target, start: Family | None, how: Method | str, steps: int | None, seed: int, quiet: bool
+) -> Fit:
     try:
         with explained():
             return fit(aim, start, how, steps=steps, seed=seed, progress=False if quiet else None)
@@ -140,14 +168,16 @@ def _run(aim: Target, start: Family, how: Method, steps: int, seed: int, quiet: 
         raise UserError(f"the fit failed: {problem}", FAILED) from problem
 
 
-def _write(result: Fit, output: Path | None, draws: int | None, plot: Path | None, quiet: bool) -> None:
+def _write(
+    result: Fit, output: Path | None, draws: int | None, resample: bool, plot: Path | None, quiet: bool
+) -> None:
     if output is None and plot is None:
         return
     if not result.family.flat().isfinite().all():
         raise UserError("nothing was written: the parameters of the fit are not finite", FAILED)
     with explained():
         if output is not None:
-            write_output(result, output, draws)
+            write_output(result, output, draws, resample)
         if plot is not None:
             write_plot(result, plot)
     for path in (output, plot):

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayescore.checks import unknown_name
+from bayescore.cli.choose import AUTO
 from bayescore.cli.errors import UserError
 from bayescore.cli.summary import console
 from bayescore.families import FAMILIES
@@ -20,7 +21,10 @@ from bayescore.targets import NAMED
 
 __all__ = ["bibtex", "cite", "lines", "show_list"]
 
-_OWN = "or path/to/file.py:function, a torch log density of your own; in brackets the dimension without --dim"
+_OWN = (
+    "or model.stan, a Stan program with --data data.json; posteriordb:NAME, a posterior of PosteriorDB; "
+    "path/to/file.py:function, a torch log density of your own. In brackets the dimension without --dim"
+)
 
 _PAPER = """\
 @article{kim2026score,
@@ -50,7 +54,10 @@ def lines() -> dict[str, dict[str, str]]:
     return {
         "targets": {name: line for name, (line, _) in NAMED.items()},
         "families": {name: _sentence(family) for name, family in FAMILIES.items()},
-        "methods": {name: _sentence(method) for name, method in METHODS.items()},
+        "methods": {
+            AUTO: "The default: begins near a mode, runs BaM or proximal score matching, keeps the best q.",
+            **{name: _sentence(method) for name, method in METHODS.items()},
+        },
     }
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bayescore.export import columns, groups, model_of
 from bayescore.metrics import Estimate
 from bayescore.result import Fit, Outcome
 
@@ -20,6 +21,11 @@ DRAWS = 10_000
 LEVELS = (0.05, 0.5, 0.95)
 _COLOURS = {Outcome.CONVERGED: "green", Outcome.WORSE: "red", Outcome.DIVERGED: "red"}
 _PIPE_WIDTH = 120
+_ADVICE = {
+    "good": "means, standard deviations and quantiles below can be used",
+    "usable": "rough numbers; draws kept by importance weights (--resample) are better",
+    "do not": "try a richer family, another parametrisation or more steps",
+}
 
 
 def console() -> Console:
@@ -28,18 +34,27 @@ def console() -> Console:
     return terminal if terminal.is_terminal else Console(width=_PIPE_WIDTH)
 
 
-def marginals(fit: Fit) -> list[tuple[float, ...]]:
-    """Mean, standard deviation and quantiles of the first coordinates, from draws of q."""
-    draws = fit.family.sample(DRAWS, seed=fit.seed)[:, :COORDINATES].double()  # (n, at most 20)
-    quantiles = torch.quantile(draws, torch.tensor(LEVELS, dtype=torch.float64), dim=0)
-    rows = torch.stack([draws.mean(0), draws.std(0), *quantiles], -1)
-    return [tuple(row) for row in rows.tolist()]
+def marginals(fit: Fit) -> dict[str, tuple[float, ...]]:
+    """Mean, standard deviation and quantiles of every number of the model, by name, from draws of q."""
+    draws = fit.family.sample(DRAWS, seed=fit.seed)
+    if not hasattr(model_of(fit.target), "to_posterior"):
+        named = {f"theta[{i}]": draws[:, i] for i in range(min(fit.family.dim, COORDINATES))}
+    else:
+        named = columns(groups(fit.target, draws, fit.seed)["posterior"])
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    rows = {}
+    for name, column in named.items():
+        x = column.double().cpu()
+        rows[name] = (float(x.mean()), float(x.std()), *torch.quantile(x, levels).tolist())
+    return rows
 
 
 def show_fit(fit: Fit, out: Console, title: str) -> None:
     """The summary, on standard output."""
     counts = fit.counts
     calls = f"{counts.score_calls:,}"
+    if counts.start_calls:
+        calls += f", of which {counts.start_calls:,} went into the start"
     if counts.hessian_products:
         calls += f", and {counts.hessian_products:,} Hessian products"
     if counts.skipped_steps:
@@ -49,31 +64,47 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
         "score calls": Text(calls),
         "seconds": Text(f"{fit.seconds:.2f}"),
         "ELBO": Text(f"none: {fit.reasons['elbo']}" if fit.elbo is None else _number(fit.elbo)),
-        "k-hat": Text(
-            f"none: {fit.reasons['khat']}" if fit.khat is None else f"{_number(fit.khat)}  {_advice(fit)}"
-        ),
+        "k-hat": Text(f"none: {fit.reasons['khat']}" if fit.khat is None else _number(fit.khat)),
+        "verdict": Text(_verdict(fit), _tone(fit.verdict)),
     }
+    finite = bool(fit.family.flat().isfinite().all())
+    if finite and getattr(model_of(fit.target), "has_reference", False):
+        lines["reference"] = Text(str(fit.compare()))
     out.print(Text(title, "bold"), soft_wrap=True)
     for name, line in lines.items():
         out.print(Text.assemble((f"  {name:<12}", "dim"), line), soft_wrap=True)
-    if not fit.family.flat().isfinite().all():
+    for note in fit.notes:
+        out.print(Text(f"  - {note}", "dim"), soft_wrap=True)
+    if not finite:
         return
     table = Table(box=SIMPLE_HEAD, show_edge=False)
     for column in ("", "mean", "sd", *(f"{level:.0%}" for level in LEVELS)):
         table.add_column(column, justify="right")
-    for i, row in enumerate(marginals(fit)):
-        table.add_row(
-            f"theta[{i}]", *(f"{value:.3f}" if abs(value) < 1e4 else f"{value:.3e}" for value in row)
-        )
+    rows = marginals(fit)
+    for name, row in list(rows.items())[:COORDINATES]:
+        table.add_row(Text(name), *(_short(value, row[1]) for value in row))
     out.print()
     out.print(table)
-    if fit.family.dim > COORDINATES:
-        out.print(Text(f"  the first {COORDINATES} of {fit.family.dim:,} coordinates", "dim"))
+    total = max(len(rows), fit.family.dim)
+    if total > COORDINATES:
+        what = "numbers" if len(rows) > COORDINATES else "coordinates"
+        out.print(Text(f"  the first {COORDINATES} of {total:,} {what}", "dim"))
 
 
-def _advice(fit: Fit) -> str:
-    doubtful = fit.verdict.startswith("do not")
-    return fit.verdict + ("; try a richer family, more steps or another start" if doubtful else "")
+def _verdict(fit: Fit) -> str:
+    advice = next((words for start, words in _ADVICE.items() if fit.verdict.startswith(start)), "")
+    return f"{fit.verdict}; {advice}" if advice and not fit.doubts else fit.verdict
+
+
+def _tone(verdict: str) -> str:
+    return "green" if verdict.startswith("good") else "red" if verdict.startswith("do not") else "yellow"
+
+
+def _short(value: float, sd: float) -> str:
+    """A number with three digits of its standard deviation."""
+    if not math.isfinite(value) or not 1e-6 < sd < 1e6 or abs(value) > 1e6 * sd:
+        return f"{value:.4g}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(sd)))}f}"
 
 
 def _number(estimate: Estimate) -> str:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from bayescore.families.matching import Matching
 from bayescore.rng import Streams, generator
 
 __all__ = ["Family", "Parameters", "Pullback"]
@@ -157,6 +158,10 @@ class Family(ABC):
             }
 
         return g.detach(), pullback
+
+    def matching(self, x: Tensor) -> Matching:
+        """The same at fixed points (F, S, D) while the parameters, views into one tensor, move."""
+        return Matching(self, x)
 
     def entropy(self) -> Tensor | None:
         """The entropy (*batch,) where it has a closed form, else None."""

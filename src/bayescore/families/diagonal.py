@@ -119,10 +119,9 @@ class DiagonalGaussian(Family):
 
         return u, g, pull
 
-    def standardise(self, x: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-        """Points and scores of another density in the coordinates in which this one is N(0, I)."""
-        sd = self.sd.unsqueeze(-2)
-        return (x - self.mean.unsqueeze(-2)) / sd, score * sd
+    def standardise(self, score: Tensor) -> Tensor:
+        """Scores of another density in the coordinates in which this one is N(0, I): those of the noise."""
+        return score * self.sd.unsqueeze(-2)
 
     def compose(self, inner: Self) -> Self:
         """The density of this one's draws when their noise comes from `inner` instead of N(0, I)."""

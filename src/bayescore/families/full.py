@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Literal, Self
 
 import torch
@@ -31,36 +30,15 @@ from torch import Tensor
 
 from bayescore.checks import check_count, check_memory, check_shape
 from bayescore.families.base import Family, Parameters, Pullback
+from bayescore.families.factor import derivative, factor_from_raw, lower_triangle, raw_from_factor
+from bayescore.families.matching import Matching, PrecisionMatching
 from bayescore.rng import generator
 
-__all__ = ["Form", "FullGaussian", "Jet", "factor_from_raw", "raw_from_factor", "start_mean"]
+__all__ = ["Form", "FullGaussian", "Jet", "start_mean"]
 
 Form = Literal["covariance", "precision"]
 Jet = Callable[[Tensor, Tensor | None], Parameters]
 LOG_2PI = math.log(2 * math.pi)
-
-
-def raw_from_factor(factor: Tensor) -> Tensor:
-    """R from L: the logarithm on the diagonal."""
-    return torch.where(_masks(factor)[0], factor.abs().log(), factor.tril())
-
-
-def factor_from_raw(raw: Tensor) -> Tensor:
-    """L from R: the exponential on the diagonal, and nothing above it whatever R holds there."""
-    diagonal, lower = _masks(raw)
-    return torch.where(diagonal, raw.exp(), raw * lower)
-
-
-def _masks(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The diagonal (bool) and the strictly lower triangle (ones) of a D x D matrix."""
-    return _make_masks(matrix.shape[-1], matrix.dtype, matrix.device)
-
-
-@lru_cache(maxsize=32)
-def _make_masks(dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    with torch.inference_mode(False):
-        ones = torch.ones(dim, dim, dtype=dtype, device=device)
-        return torch.eye(dim, dtype=torch.bool, device=device), ones.tril(-1)
 
 
 def start_mean(
@@ -231,6 +209,11 @@ class FullGaussian(Family):
         _, g, pull = self.jet(x)
         return g, lambda e: pull(e, None)
 
+    def matching(self, x: Tensor) -> Matching:
+        if self.form == "covariance":
+            return super().matching(x)
+        return PrecisionMatching(self.mean, self.raw, x, lower_triangle(self.raw))
+
     def jet(self, x: Tensor) -> tuple[Tensor, Tensor, Jet]:
         """-u, the score, and the gradient of sum_s e_s . g(x_s) + c_s log q(x_s) in the parameters."""
         L = self.factor
@@ -238,7 +221,6 @@ class FullGaussian(Family):
         g = self._unwhiten(u, L)
 
         def pull(e: Tensor, c: Tensor | None) -> Parameters:
-            diagonal, lower = _masks(L)
             if self.form == "covariance":
                 h = torch.linalg.solve_triangular(L.mT, e, upper=True, left=False)
                 h = torch.linalg.solve_triangular(L, h, upper=False, left=False)
@@ -252,21 +234,20 @@ class FullGaussian(Family):
                 if c is not None:
                     w = torch.addcmul(w, c.unsqueeze(-1), u, value=-1.0)  # (8)
                 factor = product(e.mT, u) + product(d.mT, w)  # (6)
-            raw = factor * torch.where(diagonal, L, lower)  # dL/dR entrywise
+            raw = factor * derivative(L)
             if c is not None:
                 mean = torch.addcmul(mean, c.unsqueeze(-1), g, value=-1.0)
-                raw = torch.where(diagonal, raw + sign * c.sum(-1)[..., None, None], raw)
+                raw.diagonal(dim1=-2, dim2=-1).add_(sign * c.sum(-1, keepdim=True))
             return {"mean": mean.squeeze(-2) if mean.shape[-2] == 1 else mean.sum(-2), "raw": raw}
 
         return u, g, pull
 
-    def standardise(self, x: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-        """Points and scores of another density in the coordinates in which this one is N(0, I)."""
+    def standardise(self, score: Tensor) -> Tensor:
+        """Scores of another density in the coordinates in which this one is N(0, I): those of the noise."""
         L = self.factor
-        d = x - self.mean.unsqueeze(-2)
         if self.form == "covariance":
-            return torch.linalg.solve_triangular(L.mT, d, upper=True, left=False), product(score, L)
-        return product(d, L), torch.linalg.solve_triangular(L.mT, score, upper=True, left=False)
+            return product(score, L)
+        return torch.linalg.solve_triangular(L.mT, score, upper=True, left=False)
 
     def compose(self, inner: Self) -> Self:
         """The density of this one's draws when their noise comes from `inner` instead of N(0, I)."""

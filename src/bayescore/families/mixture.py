@@ -20,7 +20,10 @@ from torch import Tensor
 from bayescore.checks import check_count, check_memory, check_shape
 from bayescore.families.base import Family, Parameters, Pullback
 from bayescore.families.diagonal import DiagonalGaussian
+from bayescore.families.factor import lower_triangle
 from bayescore.families.full import FullGaussian
+from bayescore.families.matching import Matching
+from bayescore.families.mixture_matching import MixtureMatching
 from bayescore.rng import generator
 
 __all__ = ["GaussianMixture"]
@@ -167,6 +170,12 @@ class GaussianMixture(Family):
             return {"logits": c.sum(-1), **pull(r.unsqueeze(-1) * e_k, c)}  # (4), (5)
 
         return g, pullback
+
+    def matching(self, x: Tensor) -> Matching:
+        inner = self.components
+        if not isinstance(inner, FullGaussian) or inner.form == "covariance":
+            return super().matching(x)
+        return MixtureMatching(self.logits, inner.mean, inner.raw, x, lower_triangle(inner.raw))
 
     def _log_constants(self) -> Tensor:
         """log w_k + log N_k + |u|^2/2 up to what all components share, (*batch, K)."""

@@ -33,7 +33,8 @@ from torch import Tensor
 from bayescore.checks import check_count, check_memory, check_number
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
-from bayescore.families.full import FullGaussian, raw_from_factor
+from bayescore.families.factor import raw_from_factor
+from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.patch import bam_patch, eigen

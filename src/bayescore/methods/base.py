@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
+import torch
 from torch import Tensor
 
 from bayescore.families.base import Family
@@ -58,6 +59,19 @@ class State:
         family = {k.removeprefix("family."): v for k, v in tensors.items() if k.startswith("family.")}
         own: dict[str, Any] = {k: v for k, v in tensors.items() if not k.startswith("family.")}
         return dataclasses.replace(self, family=self.family.replace(family), **own)
+
+    def member(self, i: int) -> Self:
+        """The state of fit i, as a batch of one."""
+        return self.with_tensors({k: v[i : i + 1].clone() for k, v in self.tensors().items()})
+
+    def except_where(self, mask: Tensor, other: Self) -> Self:
+        """This state, with the tensors of another one for the fits in `mask` (F,)."""
+        theirs = other.tensors()
+        chosen = {
+            k: torch.where(mask.reshape(-1, *[1] * (v.dim() - 1)), theirs[k], v)
+            for k, v in self.tensors().items()
+        }
+        return self.with_tensors(chosen)
 
 
 @dataclass(frozen=True)

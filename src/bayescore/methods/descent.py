@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayescore.checks import check_number
 
-__all__ = ["Descent", "Schedule", "check_schedule", "flatten", "schedule"]
+__all__ = ["Descent", "Schedule", "check_schedule", "schedule"]
 
 Schedule = str | float | Callable[[int, int], float]
 B1, B2 = 0.9, 0.999
@@ -98,8 +98,3 @@ class Descent:
         else:
             scale = torch.add(floor, second.sqrt(), alpha=correction)
         x.addcdiv_(first, scale, value=-eta / (1 - B1**k))  # (1)
-
-
-def flatten(gradients: dict[str, Tensor], batch: int) -> Tensor:
-    """Gradients by name as one tensor (F, P), in the order of `Family.flat`."""
-    return torch.cat([g.reshape(batch, -1) for g in gradients.values()], -1)

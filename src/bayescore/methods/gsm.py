@@ -20,7 +20,8 @@ from torch import Tensor
 
 from bayescore.checks import check_count, check_memory
 from bayescore.families.base import Family
-from bayescore.families.full import FullGaussian, raw_from_factor
+from bayescore.families.factor import raw_from_factor
+from bayescore.families.full import FullGaussian
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.rng import Streams
 from bayescore.targets.base import Target

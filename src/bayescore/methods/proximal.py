@@ -28,7 +28,6 @@ in that of the covariance the same algorithm diverges on real posteriors.
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
@@ -40,13 +39,16 @@ from bayescore.checks import check_count, check_number
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
+from bayescore.families.matching import Matching
 from bayescore.methods.base import Info, Method, Oracle, State
-from bayescore.methods.descent import Descent, Schedule, check_schedule, flatten, schedule
+from bayescore.methods.descent import Descent, Schedule, check_schedule, schedule
 from bayescore.methods.ridge import proximal_ridge
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 
 __all__ = ["ProximalInfo", "ProximalScore", "ProximalState"]
+
+Moments = tuple[Tensor, Tensor, Tensor]  # first, second, scale
 
 
 @dataclass(frozen=True)
@@ -178,23 +180,25 @@ class ProximalScore(Method):
     def step(
         self, state: ProximalState, oracle: Oracle, streams: Streams
     ) -> tuple[ProximalState, ProximalInfo]:
-        q = state.family
-        theta = q.transform(q.noise(streams, self.samples))  # (F, S, D)
+        q, t = state.family, state.step
+        noise = q.noise(streams, self.samples)
+        theta = q.transform(noise)  # (F, S, D)
         s = oracle.score(theta)
         g = q.score(theta)
         mismatch = (g - s).square().sum(-1)  # (F, S)
         s, median, clipped = self._clip(state, s, g, mismatch.sqrt())
         info = ProximalInfo(loss=mismatch.mean(-1), clipped=clipped)
-        state = dataclasses.replace(state, step=state.step + 1, median=median)
+        moments = state.first, state.second, state.scale
+        new: Family
         if self.solver == "exact":
             assert isinstance(q, DiagonalGaussian)
-            new = self._solve(q, theta, s, state.step - 1, state.horizon)
-            return dataclasses.replace(state, family=new), info
-        if isinstance(q, FullGaussian | DiagonalGaussian) and self.metric != "euclidean":
-            standard = q.replace({k: torch.zeros_like(v) for k, v in q.parameters().items()})
-            inner = self._descend(dataclasses.replace(state, family=standard), *q.standardise(theta, s))
-            return dataclasses.replace(inner, family=q.compose(inner.family)), info  # type: ignore[arg-type]
-        return self._descend(state, theta, s), info
+            new = self._solve(q, theta, s, t, state.horizon)
+        elif isinstance(q, FullGaussian | DiagonalGaussian) and self.metric != "euclidean":
+            inner, moments = self._descend(state, torch.zeros_like(state.first), noise, q.standardise(s))
+            new = q.compose(inner)  # type: ignore[arg-type]
+        else:
+            new, moments = self._descend(state, q.flat(), theta, s)
+        return ProximalState(new, t + 1, state.horizon, *moments, median), info
 
     def _clip(
         self, state: ProximalState, s: Tensor, g: Tensor, norm: Tensor
@@ -209,37 +213,39 @@ class ProximalScore(Method):
         moved = median * torch.exp(0.05 * torch.sign(typical - median))
         return g + (s - g) * shrink.unsqueeze(-1), moved, (shrink < 1).to(norm.dtype).mean(-1)
 
-    def _descend(self, state: ProximalState, theta: Tensor, s: Tensor) -> ProximalState:
-        """N descent steps on (1), in place on copies of the parameters and moments."""
-        t, T, N = state.step - 1, state.horizon, self.inner_steps
+    def _descend(self, state: ProximalState, flat: Tensor, x: Tensor, s: Tensor) -> tuple[Family, Moments]:
+        """N descent steps on (1) from the parameters `flat`, in place, with copies of the moments."""
+        t, T, N = state.step, state.horizon, self.inner_steps
         descent, alpha = self._descent(state.family.learning_rate), schedule(self.alpha, t, T)
         eta = descent.rate(t, T)
-        flat = state.family.flat()
         first = torch.zeros_like(state.first) if self.reset else state.first.clone()
         second = torch.zeros_like(state.second) if self.reset else state.second.clone()
         q = state.family.from_flat(flat)  # views: moves with `flat`
-        g, pullback = q.score_and_pullback(theta)
-        batch, weight = flat.shape[0], 2.0 / self.samples
-        scale, floor = self._floor(state, flatten(pullback(weight * g), batch))
+        matching = q.matching(x)
+        g, weight = matching.score(), 2.0 / self.samples
+        scale, floor = self._floor(state, matching, torch.zeros_like(g), weight)
         # e = w ((1 + alpha) g - c): what does not move is put together once
-        constant = (alpha * g + s).mul_(-weight)
+        constant, share = (alpha * g + s).mul_(-weight), weight * (1 + alpha)
         # The loop is short operations by the thousand: without autograd's bookkeeping they cost a third less.
         with torch.inference_mode() if q.closed_form else nullcontext():
             for n in range(N):
                 if n:
-                    g, pullback = q.score_and_pullback(theta)
-                e = torch.add(constant, g, alpha=weight * (1 + alpha))  # (2)
+                    matching.move()
                 k = n + 1 if self.reset else t * N + n + 1
-                descent.apply_(flat, flatten(pullback(e), batch), first, second, k, eta, floor)
-        return dataclasses.replace(state, family=q, first=first, second=second, scale=scale)
+                descent.apply_(flat, matching.pull(constant, share), first, second, k, eta, floor)  # (2)
+        return q, (first, second, scale)
 
-    def _floor(self, state: ProximalState, reference: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _floor(
+        self, state: ProximalState, matching: Matching, zero: Tensor, weight: float
+    ) -> tuple[Tensor, Tensor | None]:
         """(3): kappa times the root mean square of J^T 2 g_t over the last hundred iterations or so."""
         if not state.scale.numel():
             return state.scale, None
         memory = 0.99
-        scale = state.scale * memory + (1 - memory) * reference.square()
-        return scale, self.floor * (scale / (1 - memory**state.step)).sqrt() + 1e-12
+        reference = matching.pull(zero, weight)
+        scale = (state.scale * memory).addcmul_(reference, reference, value=1 - memory)
+        floor = (scale / (1 - memory ** (state.step + 1))).sqrt_()
+        return scale, floor.mul_(self.floor).add_(1e-12)
 
     def _solve(self, q: DiagonalGaussian, theta: Tensor, s: Tensor, t: int, T: int) -> DiagonalGaussian:
         sigma = q.sd

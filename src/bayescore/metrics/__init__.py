@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from bayescore.metrics.calibration import all_class_ece, ece, ece_floor, mce, reliability
+from bayescore.metrics.classes import brier, error, nll
+from bayescore.metrics.detection import aurc, auroc, risk_coverage
 from bayescore.metrics.divergence import ELBO, ForwardKL, gaussian_kl, parameter_errors
 from bayescore.metrics.estimate import Estimate
+from bayescore.metrics.evaluate import evaluate
 from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
 
 __all__ = [
     "ELBO",
     "Estimate",
     "ForwardKL",
+    "all_class_ece",
+    "aurc",
+    "auroc",
+    "brier",
+    "ece",
+    "ece_floor",
+    "error",
+    "evaluate",
     "gaussian_kl",
+    "mce",
+    "nll",
     "parameter_errors",
     "pareto_khat",
+    "reliability",
+    "risk_coverage",
     "smoothed_log_weights",
 ]

@@ -18,7 +18,7 @@ class Estimate(NamedTuple):
     error: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.error:.3f}"
+        return f"{self.value:z.3f} ± {self.error:.3f}"  # z: no minus before a zero
 
     def __float__(self) -> float:
         return self.value

@@ -1,21 +1,21 @@
-"""A set of weight vectors with equal weights: the states of a chain, or the members of an ensemble."""
+"""A set of weight vectors with equal weights: the states of a chain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bayescore.nn.likelihoods import Likelihood
-from bayescore.nn.posterior import Posterior, Weights
+from bayescore.nn.weights import WeightPosterior, Weights
 from bayescore.rng import generator
 
 __all__ = ["DrawsPosterior"]
 
 
-class DrawsPosterior(Posterior):
+class DrawsPosterior(WeightPosterior):
     """K weight vectors.
 
     Draw number i of a stream is member p[i mod K], p a permutation by the seed: K samples use every member
@@ -26,6 +26,7 @@ class DrawsPosterior(Posterior):
     """
 
     kind = "draws"
+    leading: ClassVar[dict[str, int]] = {"path": 1}
 
     def __init__(
         self,
@@ -52,6 +53,5 @@ class DrawsPosterior(Posterior):
         return {f"path.{k}": v for k, v in self.path.items()}
 
     @classmethod
-    def rebuild(cls, model: nn.Module, tensors: Weights, likelihood: Likelihood) -> DrawsPosterior:
-        path = {k.removeprefix("path."): v for k, v in tensors.items() if k.startswith("path.")}
-        return cls(model, path, likelihood=likelihood)
+    def rebuild(cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood) -> DrawsPosterior:
+        return cls(model, parts["path"], likelihood=likelihood)

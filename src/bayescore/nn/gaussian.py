@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bayescore.nn.likelihoods import Likelihood
-from bayescore.nn.posterior import Posterior, Weights
+from bayescore.nn.weights import WeightPosterior, Weights
 from bayescore.rng import generator
 
 __all__ = ["GaussianPosterior"]
 
 
-class GaussianPosterior(Posterior):
+class GaussianPosterior(WeightPosterior):
     """N(mean, diag(sd^2)).
 
     Arguments:
@@ -23,6 +23,7 @@ class GaussianPosterior(Posterior):
     """
 
     kind = "gaussian"
+    leading: ClassVar[dict[str, int]] = {"mean": 0, "sd": 0}
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class GaussianPosterior(Posterior):
         }
 
     @classmethod
-    def rebuild(cls, model: nn.Module, tensors: Weights, likelihood: Likelihood) -> GaussianPosterior:
-        mean = {k.removeprefix("mean."): v for k, v in tensors.items() if k.startswith("mean.")}
-        sd = {k.removeprefix("sd."): v for k, v in tensors.items() if k.startswith("sd.")}
-        return cls(model, mean, sd, likelihood=likelihood)
+    def rebuild(
+        cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood
+    ) -> GaussianPosterior:
+        return cls(model, parts["mean"], parts["sd"], likelihood=likelihood)

@@ -9,6 +9,7 @@ Values, from S outputs o_s of a likelihood with mean mu, variance v and distribu
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from bayescore.nn.likelihoods import Likelihood
 
-__all__ = ["ClassPrediction", "Prediction", "ValuePrediction", "entropy"]
+__all__ = ["ClassPrediction", "Prediction", "ValuePrediction", "collected", "entropy", "mixed"]
 
 
 def entropy(probs: Tensor, binary: bool = False) -> Tensor:
@@ -139,3 +140,37 @@ class ValuePrediction(Prediction):
         """log of the averaged density of y, (n,)."""
         rows = torch.stack([self.likelihood.log_prob(o, y) for o in self.outputs])
         return rows.logsumexp(0) - math.log(len(rows))
+
+
+def collected(draws: Iterable[Tensor], likelihood: Likelihood) -> ClassPrediction | ValuePrediction:
+    """The prediction from the outputs of single draws; classes are summed up, values kept."""
+    if likelihood.kind == "values":
+        outputs = torch.stack(list(draws))
+        return ValuePrediction(len(outputs), outputs, likelihood)
+    binary = likelihood.kind == "binary"
+    count, total, doubt = 0, torch.zeros(()), torch.zeros(())
+    for outputs in draws:
+        probs = likelihood.probs(outputs)
+        h = entropy(probs, binary)
+        total, doubt = (total.add_(probs), doubt.add_(h)) if count else (probs, h)
+        count += 1
+    return ClassPrediction(count, total / count, doubt / count, binary)
+
+
+def mixed(
+    predictions: list[ClassPrediction] | list[ValuePrediction],
+) -> ClassPrediction | ValuePrediction:
+    """The mixture of predictions with equal weights.
+
+    For values, a prediction from one draw counts as many times as the others have draws.
+    """
+    count = sum(p.samples for p in predictions)
+    first = predictions[0]
+    if isinstance(first, ClassPrediction):
+        rows = [p for p in predictions if isinstance(p, ClassPrediction)]
+        probs = torch.stack([p.probs for p in rows]).mean(0)
+        doubt = torch.stack([p.expected_entropy for p in rows]).mean(0)
+        return ClassPrediction(count, probs, doubt, first.binary)
+    most = max(p.samples for p in predictions)
+    outputs = [p.outputs.expand(most, *p.outputs.shape[1:]) for p in predictions]
+    return ValuePrediction(most * len(outputs), torch.cat(outputs), first.likelihood)

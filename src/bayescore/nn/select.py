@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from bayescore.checks import nearest
 
-__all__ = ["select"]
+__all__ = ["last_layer", "select"]
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 
@@ -52,7 +52,7 @@ def _patterns(model: nn.Module, words: str | Iterable[str]) -> list[str]:
     found = []
     for word in [words] if isinstance(words, str) else words:
         if word == "last":
-            found += _last(model)
+            found += last_layer(model)
         elif word == "norms":
             found += [
                 f"{module_name}.{name}".lstrip(".")
@@ -65,7 +65,8 @@ def _patterns(model: nn.Module, words: str | Iterable[str]) -> list[str]:
     return found
 
 
-def _last(model: nn.Module) -> list[str]:
+def last_layer(model: nn.Module) -> list[str]:
+    """Names of the parameters of the last module that has any."""
     owners = [
         [f"{module_name}.{name}".lstrip(".") for name, _ in module.named_parameters(recurse=False)]
         for module_name, module in model.named_modules()

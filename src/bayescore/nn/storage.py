@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +15,38 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from bayescore.nn.draws import DrawsPosterior
+from bayescore.nn.dropout import DropoutPosterior
+from bayescore.nn.ensemble import Ensemble
 from bayescore.nn.gaussian import GaussianPosterior
+from bayescore.nn.laplace import LaplacePosterior
 from bayescore.nn.likelihoods import KINDS, Function, Likelihood
+from bayescore.nn.point import PointPosterior
 from bayescore.nn.posterior import Posterior
+from bayescore.nn.swag import SwagPosterior
+from bayescore.nn.weights import WeightPosterior
 
-__all__ = ["load_posterior", "save_posterior"]
+__all__ = ["load_posterior", "packed", "save_posterior", "unpacked", "write_whole"]
 
 FORMAT = "bayescore-network-1"
-POSTERIORS: dict[str, type[Posterior]] = {kind.kind: kind for kind in (GaussianPosterior, DrawsPosterior)}
+POSTERIORS: dict[str, type[WeightPosterior]] = {
+    kind.kind: kind
+    for kind in (
+        DrawsPosterior, DropoutPosterior, GaussianPosterior, LaplacePosterior, PointPosterior, SwagPosterior,
+    )
+}  # fmt: skip
 
 
 def save_posterior(posterior: Posterior, path: str | os.PathLike[str]) -> None:
     """Write the file, whole or not at all."""
-    like = posterior.likelihood
-    header = {
-        "format": FORMAT,
-        "kind": posterior.kind,
-        "likelihood": {"name": like.name, **like.config()},
-        "shapes": {name: list(p.shape) for name, p in _everything(posterior.model).items()},
-    }
-    tensors = {f"random.{k}": v for k, v in posterior.tensors().items()}
-    tensors |= {f"fixed.{k}": v for k, v in posterior.fixed.items()}
-    tensors |= {f"likelihood.{k}": v for k, v in like.state_dict().items()}
+    header, tensors = packed(posterior)
     plain = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    _write(Path(path), save(plain, {"json": json.dumps(header)}))
+    write_whole(Path(path), save(plain, {"json": json.dumps({"format": FORMAT, **header})}))
 
 
 def load_posterior(
-    path: str | os.PathLike[str], model: nn.Module, likelihood: Callable[[Any, Any], Tensor] | None = None
+    path: str | os.PathLike[str],
+    model: nn.Module | Sequence[nn.Module],
+    likelihood: Callable[[Any, Any], Tensor] | None = None,
 ) -> Posterior:
     """Read the file into `model`."""
     path = Path(path)
@@ -54,26 +58,87 @@ def load_posterior(
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
-        kind = POSTERIORS[header["kind"]]
-        shapes = {name: tuple(shape) for name, shape in header["shapes"].items()}
-        like = _likelihood(header["likelihood"], tensors, likelihood)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise ValueError(
-            f"{path} is not a readable bayescore posterior (truncated, or written by something else): {error}"
-        ) from error
+        raise _unreadable(path, error) from error
+    return unpacked(path, header, tensors, model, likelihood)
+
+
+def packed(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What is told in the header, and the tensors."""
+    if isinstance(posterior, Ensemble):
+        rows = [packed(member) for member in posterior.members]
+        tensors = {f"{i}.{k}": v for i, (_, part) in enumerate(rows) for k, v in part.items()}
+        return {"kind": posterior.kind, "members": [header for header, _ in rows]}, tensors
+    if not isinstance(posterior, WeightPosterior):
+        raise TypeError(f"a {type(posterior).__name__} cannot be saved")
+    like = posterior.likelihood
+    header = {
+        "kind": posterior.kind,
+        "config": posterior.config(),
+        "likelihood": {"name": like.name, **like.config()},
+        "shapes": {name: list(p.shape) for name, p in _everything(posterior.model).items()},
+    }
+    tensors = {f"random.{k}": v for k, v in posterior.tensors().items()}
+    tensors |= {f"fixed.{k}": v for k, v in posterior.fixed.items()}
+    tensors |= {f"likelihood.{k}": v for k, v in like.state_dict().items()}
+    return header, tensors
+
+
+def unpacked(
+    path: Path, header: dict[str, Any], tensors: dict[str, Tensor], model: Any, given: Any
+) -> Posterior:
+    """The posterior from what `packed` gave, in `model`, which takes over its centre."""
+    try:
+        members = header["members"] if header["kind"] == Ensemble.kind else None
+        count = None if members is None else len(members)
+    except (KeyError, TypeError) as error:
+        raise _unreadable(path, error) from error
+    if members is None or count is None:
+        return _one(path, header, tensors, model, given)
+    models = [model] * count if isinstance(model, nn.Module) else list(model)
+    if len(models) != count:
+        raise ValueError(f"{path} holds an ensemble of {count}; got {len(models)} models")
+    return Ensemble(
+        [unpacked(path, row, _under(f"{i}.", tensors), models[i], given) for i, row in enumerate(members)]
+    )
+
+
+def _one(
+    path: Path, header: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module, given: Any
+) -> Posterior:
+    try:
+        kind = POSTERIORS[header["kind"]]
+        config = dict(header.get("config", {}))
+        shapes = {name: tuple(shape) for name, shape in header["shapes"].items()}
+        like = _likelihood(header["likelihood"], tensors, given)
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise _unreadable(path, error) from error
     live = _everything(model)
     _check_model(path, shapes, live)
     place = next(model.parameters()).device
-    random = {k.removeprefix("random."): v.to(place) for k, v in tensors.items() if k.startswith("random.")}
-    fixed = {k.removeprefix("fixed."): v for k, v in tensors.items() if k.startswith("fixed.")}
-    _check_tensors(path, shapes, random, fixed, 1 if kind is DrawsPosterior else 0)
+    fixed = _under("fixed.", tensors)
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in _under("random.", tensors).items():
+        what, _, name = key.partition(".")
+        parts.setdefault(what, {})[name] = value.to(place)
+    _check_tensors(path, shapes, parts, fixed, kind.leading)
     with torch.no_grad():
         for name, value in fixed.items():
             live[name].copy_(value)
-        posterior = kind.rebuild(model, random, like.to(place))
+        posterior = kind.rebuild(model, parts, like.to(place), **config)
         for name, value in posterior.centre().items():
             live[name].copy_(value)
     return posterior
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path} is not a readable bayescore posterior (truncated, or written by something else): {error}"
+    )
 
 
 def _everything(model: nn.Module) -> dict[str, Tensor]:
@@ -107,20 +172,22 @@ def _check_model(path: Path, shapes: dict[str, tuple[int, ...]], live: dict[str,
 def _check_tensors(
     path: Path,
     shapes: dict[str, tuple[int, ...]],
-    random: dict[str, Tensor],
+    parts: dict[str, dict[str, Tensor]],
     fixed: dict[str, Tensor],
-    lead: int,
+    leading: dict[str, int],
 ) -> None:
-    """A header that fits does not mean that the tensors do; random ones are called mean.name, sd.name."""
-    found = [(name.split(".", 1)[-1], tuple(value.shape[lead:])) for name, value in random.items()]
-    found += [(name, tuple(value.shape)) for name, value in fixed.items()]
-    bad = [name for name, shape in found if shapes.get(name) != shape]
-    bad += [name for name in shapes if name not in dict(found)]
-    if bad:
-        raise ValueError(f"{path} is damaged: its tensor {bad[0]} does not fit what its header says")
+    """A header that fits does not mean that the tensors do."""
+    for what, lead in leading.items():
+        rows = parts.get(what, {})
+        found = {name: tuple(value.shape[lead:]) for name, value in rows.items()}
+        found |= {name: tuple(value.shape) for name, value in fixed.items()}
+        bad = [name for name in [*shapes, *found] if shapes.get(name) != found.get(name)]
+        if bad:
+            raise ValueError(f"{path} is damaged: its tensor {bad[0]} does not fit what its header says")
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """Write to a temporary file, then put it in place: a reader sees the old file or the new one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -9,45 +9,59 @@ draws:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayescore.methods.descent import B1, B2
 from bayescore.optim.base import Shell
-from bayescore.optim.exact import MEMORY
 from bayescore.optim.options import positive
-from bayescore.optim.precision import precision_sentence
+from bayescore.optim.precision import MEMORY, precision_sentence
 from bayescore.optim.sampling import Member
 
-__all__ = ["ADVI", "advi_step"]
+__all__ = ["ADVI", "advi_single", "advi_step"]
+
+
+class ADVIOptions(NamedTuple):
+    """Numbers of one step, as zero-dimensional tensors."""
+
+    c: Tensor
+    prior_precision: Tensor
+    lr: Tensor
+    sd_lr: Tensor
+    t: Tensor
 
 
 def advi_step(
     mean: Tensor,
     sd: Tensor,
-    first: Tensor,
-    second: Tensor,
+    first_m: Tensor,
+    first_r: Tensor,
+    second_m: Tensor,
+    second_r: Tensor,
     prior_mean: Tensor,
     G: Tensor,
     X: Tensor,
-    *,
-    c: float,
-    prior_precision: float,
-    lr: float,
-    sd_lr: float,
-    t: int,
+    o: ADVIOptions,
 ) -> Tensor:
-    """One Adam step, in place; returns the gradient (2). first, second: moments of m and rho, (2, *shape)."""
-    slope = sd / c * X + sd.square() * prior_precision - 1  # (2)
-    grad = torch.stack([G + c * prior_precision * (mean - prior_mean), slope])  # (1), (2)
-    first.lerp_(grad, 1 - B1)
-    second.mul_(B2).addcmul_(grad, grad, value=1 - B2)
-    move = first / ((second / (1 - B2**t)).sqrt_().add_(1e-8)) / (1 - B1**t)
-    mean.sub_(move[0], alpha=lr)
-    sd.mul_(move[1].mul_(-sd_lr).exp_())
-    return slope
+    """One Adam step on mean, sd and their moments; returns the sums of (2) and its square."""
+    slope = sd / o.c * X + sd.square() * o.prior_precision - 1  # (2)
+    pull = G + o.c * o.prior_precision * (mean - prior_mean)  # (1)
+    first_m.lerp_(pull, 1 - B1)
+    first_r.lerp_(slope, 1 - B1)
+    second_m.mul_(B2).add_((1 - B2) * pull * pull)
+    second_r.mul_(B2).add_((1 - B2) * slope * slope)
+    fade1, fade2 = 1 - B1**o.t, 1 - B2**o.t
+    mean.sub_(o.lr / fade1 * first_m / ((second_m / fade2).sqrt() + 1e-8))
+    sd.mul_((-o.sd_lr / fade1 * first_r / ((second_r / fade2).sqrt() + 1e-8)).exp())
+    return torch.stack([slope.sum(), slope.square().sum()])
+
+
+def advi_single(*args: Any) -> Tensor:
+    """`advi_step` of one draw."""
+    *state, g, eps, o = args
+    return advi_step(*state, g, eps * g, o)
 
 
 class ADVI(Shell):
@@ -64,7 +78,7 @@ class ADVI(Shell):
         num_data: int,
         *,
         lr: float = 1e-3,
-        sd_rate: float = 5.0,
+        sd_rate: float = 1.0,
         init_sd: float | None = None,
         prior_mean: Any = 0.0,
         prior_sd: float = 1.0,
@@ -74,6 +88,7 @@ class ADVI(Shell):
         batch_size: int | None = None,
         seed: int = 0,
         max_skips: int = 50,
+        compiled: bool | None = None,
     ) -> None:
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
@@ -87,29 +102,28 @@ class ADVI(Shell):
         super()._start(member, mean)
         member.state["first"] = mean.new_zeros(2, *mean.shape)
         member.state["second"] = mean.new_zeros(2, *mean.shape)
-        member.state["moments"] = mean.new_zeros(2)
 
     def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:
         state, group = member.state, member.group
-        G, X = (g, eps * g) if g is not None else (state["sum_g"] / draws, state["sum_xg"] / draws)
-        slope = advi_step(
-            state["mean"],
-            state["sd"],
-            state["first"],
-            state["second"],
-            self.prior_mean(member),
-            G,
-            X,
-            c=group["temperature"] / group["num_data"],
-            prior_precision=group["prior_sd"] ** -2.0,
-            lr=group["lr"],
-            sd_lr=group["lr"] * group["sd_rate"],
-            t=group["updates"],
+        o = ADVIOptions(
+            *self._numbers(
+                member,
+                group["temperature"] / group["num_data"],
+                group["prior_sd"] ** -2.0,
+                group["lr"],
+                group["lr"] * group["sd_rate"],
+                group["updates"],
+            )
         )
-        state["moments"].mul_(MEMORY).add_(
-            torch.stack([slope.mean(), slope.square().mean()]), alpha=1 - MEMORY
-        )
+        rule = advi_step if g is None else advi_single
+        seen = [state["sum_g"] / draws, state["sum_xg"] / draws] if g is None else [g, eps]
+        kept = [state["mean"], state["sd"], *state["first"], *state["second"], self.prior_mean(member)]
+        sums = self._run(member, rule, *kept, *seen, o)
+        state["moments"][:2].mul_(MEMORY).add_(sums / state["mean"].numel(), alpha=1 - MEMORY)
+        V = state["moments"][1] / (1 - MEMORY ** group["updates"])
+        # Adam moves log sd by sd_lr slope/sqrt(V), and the slope moves by twice that
+        state["moments"][2] += 2 * o.sd_lr / V.sqrt().clamp_min(1e-8)
 
     def _precision_status(self) -> str:
         head = self._head
-        return precision_sentence(self.slope_noise(), head["updates"], head["last_draws"], "score", 0.0)
+        return precision_sentence(self.slope_noise(), head["updates"], head["last_draws"], "score")

@@ -3,48 +3,110 @@
 Per weight, from S >= 2 draws z_i with scores g_i, their means zbar, gbar and variances Var (divided by S):
     a s^2 + s/lam - b = 0,  a = Var(g) + gbar^2/(1+lam),  b = Var(z) + s_t/lam + (mu_t - zbar)^2/(1+lam)  (1)
     mu = mu_t/(1+lam) + lam/(1+lam) (s gbar + zbar)                                                        (2)
-Under mini-batches gbar^2 is mostly noise, kappa = N/(batch tau) times what it should be, and (1) shrinks s
-by about that factor; draws on the same batch share that noise, so Var(g) is free of it. centred=True (the
-default) therefore leaves gbar^2 and (mu_t - zbar)^2 out of (1); centred=False is BaM as published.
+That is BaM as published (published=True). Mini-batches bias it twice. gbar^2 is mostly the batch's noise,
+kappa = N/(batch tau) times what it should be; and Var(g) on one batch is a row of squares of the batch's
+Hessian H_B, whose mean is that of H plus the variance of H_B over batches. Both make s too small.
 
-The variance of the scores is taken about the first one, so that what the draws share cancels before
-squaring. In per-datum units, c = tau/N: g = -(1/c) (grad l + delta (theta - m0)).
+The default has neither. Draws are antithetic pairs, on the same batch within a step, and every noise is used
+in two successive steps, on two batches B and B'. With H sigma eps = half the difference of a pair's scores,
+    d = sum over pairs (g_+ - g_-)/2,     e = sum over pairs eps                                           (3)
+    a = d_B d_B'/pairs,                   b = e^2/pairs + s_t/lam                                          (4)
+What a batch adds to both scores of a pair cancels in (3); the two batches are independent, so E a is the row
+of squares of H alone. (2) is made in every step, with zbar = 0; (1) with (4) in every second one. The mean may
+go faster than the variance, which therefore has a lam of its own,
+    1/lam = damping + t + 10 sqrt(V),                                                                      (5)
+t the number of pairs of steps, V the tensor's running mean square of a - e^2/pairs, halved.
+
+Without mini-batches both fix s_i sum_j H_ij^2 s_j = 1, the Fisher divergence's optimum, which is the ELBO's
+1/H_ii where correlations between weights are weak and narrower elsewhere. In per-datum units, c = tau/N:
+g = -(1/c) (grad l + delta (theta - m0)).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayescore.optim.base import Shell
+from bayescore.optim.noise import standard_normal
+from bayescore.optim.precision import MEMORY, precision_sentence
 from bayescore.optim.sampling import Member
 
-__all__ = ["BaM", "bam_step"]
+__all__ = ["BaM", "bam_root", "bam_step"]
+
+
+def bam_root(a: Tensor, b: Tensor, lam: Tensor | float) -> Tensor:
+    """The positive root x of a x^2 + x/lam - b = 0; where noise makes a so negative that there is none, the
+    point where two become one."""
+    return 2 * b / (1 / lam + (1 / lam**2 + 4 * a * b).clamp_min(0).sqrt())
 
 
 def bam_step(
-    mean: Tensor, sd: Tensor, zbar: Tensor, z2: Tensor, gbar: Tensor, g2: Tensor, lam: float, centred: bool
+    mean: Tensor, sd: Tensor, zbar: Tensor, z2: Tensor, gbar: Tensor, g2: Tensor, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """New mean and sd.
+    """(1) and (2) with everything whitened: zbar and z2 are mean and variance of eps, gbar and g2 those of
+    sigma * score, and the root is s/s_t."""
+    b = z2 + 1 / lam + zbar.square() / (1 + lam)
+    x = bam_root(g2 + gbar.square() / (1 + lam), b, lam)
+    return mean + sd * lam / (1 + lam) * (x * gbar + zbar), sd * x.sqrt()
 
-    Everything is whitened: zbar and z2 are mean and variance of eps, gbar and g2 those of sigma * score, so
-    that (1) reads for x = s/s_t: g2 x^2 + x/lam - (z2 + 1/lam) = 0 and stays in range.
+
+class BaMOptions(NamedTuple):
+    """Numbers of one step, as zero-dimensional tensors."""
+
+    c: Tensor
+    prior_precision: Tensor
+    prior_sd: Tensor
+    lr: Tensor  # lam of (2)
+    pairs: Tensor
+    lam: Tensor  # (5); 0 in the first of two steps with the same noise
+
+
+def bam_sums(sd: Tensor, half: Tensor, d: Tensor, e: Tensor, o: BaMOptions) -> Tensor:
+    """Sums of the slope (a - e^2/pairs)/2, which is zero in the mean when learned, and of its square."""
+    slope = (half * _whitened(sd, d, e, o) - e.square()) / (2 * o.pairs)
+    return torch.stack([slope.sum(), slope.square().sum()])
+
+
+def bam_paired(
+    mean: Tensor,
+    sd: Tensor,
+    half: Tensor,
+    prior_mean: Tensor,
+    G: Tensor,
+    z: Tensor,
+    d: Tensor,
+    e: Tensor,
+    o: BaMOptions,
+) -> None:
+    """Move mean and sd, and keep the whitened d.
+
+    G and z are means over all draws, d and e the sums (3) of per-datum gradients and noise.
     """
-    a, b = g2, z2 + 1 / lam
-    if not centred:
-        a, b = a + gbar.square() / (1 + lam), b + zbar.square() / (1 + lam)
-    x = 2 * b / (1 / lam + (1 / lam**2 + 4 * a * b).sqrt())  # (1)
-    return mean + sd * lam / (1 + lam) * (x * gbar + zbar), sd * x.sqrt()  # (2)
+    prior = o.c * o.prior_precision
+    gbar = -sd / o.c * (G + prior * (mean - prior_mean + sd * z))
+    now = _whitened(sd, d, e, o)
+    lam = o.lam.clamp_min(1e-30)
+    root = bam_root(half * now / o.pairs, e.square() / o.pairs + 1 / lam, lam)  # (4)
+    x = torch.where(o.lam > 0, root, 1.0)
+    mean.add_(o.lr / (1 + o.lr) * sd * (x * gbar + z))  # (2)
+    half.copy_(now)
+    sd.copy_(torch.minimum(sd * x.sqrt(), o.prior_sd))
+
+
+def _whitened(sd: Tensor, d: Tensor, e: Tensor, o: BaMOptions) -> Tensor:
+    return sd / o.c * (d + o.c * o.prior_precision * sd * e)
 
 
 class BaM(Shell):
     """Batch and match with a diagonal Gaussian over the weights.
 
     Arguments:
-        lr: lam of (1) and (2), the weight of the new draws; small averages over many steps.
-        centred: leave the mean score out of the variance (see above).
+        lr: lam of (2), the rate of the mean; as published, of (1) too.
+        damping: 1/lam of (1) at the start, see (5).
+        published: take the variance of the scores from one batch, mean included, as BaM does (see above).
         samples: draws per step with `opt.step(closure)`; at least 2 per step, all on the same batch.
         the rest: as in ProximalScore.
     """
@@ -56,8 +118,9 @@ class BaM(Shell):
         params: Any,
         num_data: int,
         *,
-        lr: float = 0.02,
-        centred: bool = True,
+        lr: float = 0.2,
+        damping: float = 500.0,
+        published: bool = False,
         init_sd: float | None = None,
         prior_mean: Any = 0.0,
         prior_sd: float = 1.0,
@@ -67,33 +130,80 @@ class BaM(Shell):
         batch_size: int | None = None,
         seed: int = 0,
         max_skips: int = 50,
+        compiled: bool | None = None,
     ) -> None:
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
-        options["gain"] = 0.0  # sum of lr over the updates
+        options.update(first=-1, pairs=0)  # step whose d is kept; steps that had a partner
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
         if group["samples"] < 2:
             raise ValueError(f"BaM needs samples of at least 2; got {group['samples']}")
 
+    def _start(self, member: Member, mean: Tensor) -> None:
+        super()._start(member, mean)
+        if not member.group["published"]:
+            member.state["half"] = torch.zeros_like(mean)
+
+    def noise(self, member: Member, draw: int) -> Tensor:
+        """Steps 2j and 2j + 1 have the same noise."""
+        group = member.group
+        step = group["step"] if group["published"] else group["step"] // 2
+        return standard_normal(member.state["mean"], group["seed"], step, draw, member.number)
+
     def _collect(self, member: Member, g: Tensor, eps: Tensor) -> None:
-        state = member.state
+        state, published = member.state, member.group["published"]
         if "sum_g" not in state:
-            state["sum_first_g"] = g.clone()
-            for key in ("sum_g", "sum_gg", "sum_xg"):
+            own = ("sum_gg", "sum_ee", "sum_xg") if published else ("sum_d_g", "sum_d_e")
+            for key in ("sum_g", "sum_e", *own):
                 state[key] = torch.zeros_like(g)
-            state["sum_e"], state["sum_ee"] = eps.clone(), eps.square()
-            return
-        d = g - state["sum_first_g"]
-        state["sum_g"].add_(d)
-        state["sum_gg"].addcmul_(d, d)
-        state["sum_xg"].addcmul_(d, eps)
+            state["sum_first_g"] = g.clone()
+        if published:  # about the first gradient: what the draws share cancels before squaring
+            g = g - state["sum_first_g"]
+            state["sum_gg"].addcmul_(g, g)
+            state["sum_xg"].addcmul_(g, eps)
+            state["sum_ee"].addcmul_(eps, eps)
+        elif member.group["absorbed"] % 2:
+            state["sum_d_g"].add_(state["sum_first_g"] - g, alpha=0.5)
+            state["sum_d_e"].sub_(eps)
+        else:
+            state["sum_first_g"].copy_(g)
+        state["sum_g"].add_(g)
         state["sum_e"].add_(eps)
-        state["sum_ee"].addcmul_(eps, eps)
 
     def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
+        (self._published if member.group["published"] else self._paired)(member, draws)
+
+    def _paired(self, member: Member, draws: int) -> None:
+        state, group = member.state, member.group
+        o = BaMOptions(
+            *self._numbers(
+                member,
+                group["temperature"] / group["num_data"],
+                group["prior_sd"] ** -2.0,
+                group["prior_sd"],
+                group["lr"],
+                draws // 2,
+                0.0,
+            )
+        )
+        d, e, half = state["sum_d_g"], state["sum_d_e"], state["half"]
+        if group["first"] == group["step"] - 1:
+            sums, moments, t = (
+                self._run(member, bam_sums, state["sd"], half, d, e, o),
+                state["moments"],
+                group["pairs"] + 1,
+            )
+            moments[:2].mul_(MEMORY).add_(sums / half.numel(), alpha=1 - MEMORY)
+            lam = 1 / (group["damping"] + t + 10 * (moments[1] / (1 - MEMORY**t)).sqrt())  # (5)
+            moments[2] += 2 * lam / (1 + 2 * lam)
+            o = o._replace(lam=lam)
+        seen = [state["sum_g"] / draws, state["sum_e"] / draws, d, e]
+        self._run(member, bam_paired, state["mean"], state["sd"], half, self.prior_mean(member), *seen, o)
+
+    def _published(self, member: Member, draws: int) -> None:
         state, group = member.state, member.group
         c, tight = group["temperature"] / group["num_data"], group["prior_sd"] ** -2.0
         scale = state["sd"] / c
@@ -105,7 +215,7 @@ class BaM(Shell):
         pull = c * tight * (state["mean"] - self.prior_mean(member))
         gbar = -scale * (state["sum_first_g"] + d + pull + k * zbar)
         g2 = scale.square() * spread.clamp_min(0)
-        mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, group["lr"], group["centred"])
+        mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, group["lr"])
         state["mean"].copy_(mean)
         state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
 
@@ -113,14 +223,20 @@ class BaM(Shell):
         before = self._head["updates"]
         super()._finish(draws)
         for group in self.param_groups:
-            group["gain"] += group["lr"] * (group["updates"] - before)
+            if group["updates"] == before or group["published"]:
+                continue
+            second = group["first"] == group["step"] - 1
+            group["pairs"] += second
+            group["first"] = -1 if second or group["step"] % 2 else group["step"]
+
+    @property
+    def _measurements(self) -> int:
+        return int(self._head["pairs"])
 
     def _precision_status(self) -> str:
         group = self._head
-        if group["gain"] < 3:
+        if group["published"]:
             return (
-                f"precision not learned yet: {group['updates']} updates have not outweighed its initial value"
+                "precision not learned under mini-batches: BaM as published takes their noise for curvature"
             )
-        return (
-            f"precision learned over about {1 / group['lr']:.0f} updates, if a step's draws share their batch"
-        )
+        return precision_sentence(self.slope_noise(), group["pairs"], 2, "score")

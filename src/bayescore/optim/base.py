@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from bayescore.nn.posterior import Posterior
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
-from bayescore.optim.exact import measured
-from bayescore.optim.precision import Slope
+from bayescore.optim.fused import Pass
+from bayescore.optim.precision import Slope, measured
 from bayescore.optim.sampling import Member, Sampling
 
 __all__ = ["Shell"]
@@ -36,6 +36,26 @@ class Shell(Sampling):
     # GradScaler then hands over its scale instead of skipping the step: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._passes: dict[Any, Pass] = {}
+        self._weights = 0
+
+    def _start(self, member: Member, mean: Tensor) -> None:
+        super()._start(member, mean)
+        member.state["moments"] = mean.new_zeros(3)  # optim/precision.py
+
+    def _numbers(self, member: Member, *values: float) -> tuple[Tensor, ...]:
+        """Options of a rule as zero-dimensional tensors."""
+        like = member.state["mean"]
+        return torch.tensor(values, dtype=like.dtype, device=like.device).unbind()
+
+    def _run(self, member: Member, rule: Callable[..., Any], *args: Any) -> Any:
+        """Apply a rule in place to tensors of the parameter's shape (optim/fused.py)."""
+        shape, wish = member.weight.shape, member.group["compiled"]
+        flat = [a.view(-1) if isinstance(a, Tensor) and a.dim() and a.shape == shape else a for a in args]
+        return self._passes.setdefault((rule, wish), Pass(rule, wish))(self._weights, *flat)
+
     def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
         """Update one parameter: from its gradient g if there was one draw, else from the sums (g is None)."""
         raise TypeError(f"{type(self).__name__} has no update")
@@ -44,13 +64,18 @@ class Shell(Sampling):
         """Whether the standard deviations have been learned."""
         return ""
 
+    @property
+    def _measurements(self) -> int:
+        """Updates that measured the curvature."""
+        return int(self._head["updates"])
+
     def slope_noise(self) -> list[Slope]:
         """What was measured of every tensor's curvature estimate."""
-        rows, t = [], self._head["updates"]
+        rows, t = [], self._measurements
         for member in self._members():
             size, moments = member.weight.numel(), member.state["moments"]
             level, _, noise = measured(moments, moments.new_tensor(float(max(t, 1))), size)
-            rows.append(Slope(size, float(level), float(noise)))
+            rows.append(Slope(size, float(level), float(noise), float(moments[2])))
         return rows
 
     # -- step ------------------------------------------------------------------------------------------
@@ -101,6 +126,7 @@ class Shell(Sampling):
         if draws > 1:
             self._absorb()
         self._count("updates", 1)
+        self._weights = self.size
         for group in self.param_groups:
             group["skipped_in_a_row"] = 0
         for member in members:
@@ -169,7 +195,8 @@ class Shell(Sampling):
         parts = [f"{head['updates']} updates of {self.size} weights"]
         if head["skipped"]:
             parts.append(f"{head['skipped']} left out because a gradient was not finite")
-        return "; ".join([*parts, self._precision_status()]).rstrip("; ")
+        passes = sorted({p.status for p in self._passes.values() if p.status})
+        return "; ".join(part for part in (*parts, self._precision_status(), *passes) if part)
 
     def posterior(self, model: nn.Module, likelihood: Any = "categorical") -> Posterior:
         """The posterior over the weights of `model` as it stands now; later steps do not change it."""

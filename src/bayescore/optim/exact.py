@@ -1,4 +1,4 @@
-"""The exact proximal step for network weights: one ridge regression per weight, in one elementwise pass.
+"""The exact proximal step for network weights: one ridge regression per weight, elementwise and in place.
 
 Per-datum units (optim/base.py): c = tau/N, delta = c/s0^2, g_i = mini-batch gradient of the mean loss at
 draw i. The prior enters by its expectation. With G = mean g_i, X = mean eps_i g_i, e1 = mean eps_i, e2 =
@@ -36,9 +36,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["ExactOptions", "exact_single", "exact_step"]
+from bayescore.optim.precision import MEMORY, measured
 
-MEMORY = 0.99  # of the running moments of the slope
+__all__ = ["ExactOptions", "exact_sums", "exact_sums_single", "exact_update", "settled"]
+
 PATIENCE = 100.0  # (7): a tenth of relative error in the precision is where eps*score takes over
 
 
@@ -54,65 +55,64 @@ class ExactOptions(NamedTuple):
     t: Tensor  # number of this update, from 1
     trust: Tensor  # 1: the ridge step as it is, rho = k = 1 and a = damping
     fisher: Tensor  # B (1 + beta)/2 / (1 - B/N), or 0
+    known: Tensor  # mean slope of the steps before, for (10)
+    rho: Tensor  # (7)
+    a: Tensor  # (9)
 
 
-def measured(moments: Tensor, t: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean slope, its mean square V, and the relative variance of (7), from the moments after t steps."""
-    weight = 1 - MEMORY**t
-    level, V = (moments / weight).unbind()
-    error = (V * (1 - MEMORY) / (weight * size)).sqrt()  # of the mean slope
-    sure = (level - 2 * error).clamp_min(0)
-    return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()
+def _slope(sd: Tensor, X: Tensor, e2: Tensor, o: ExactOptions) -> tuple[Tensor, Tensor, Tensor]:
+    """(2), the share k of (10), and sigma^2/s0^2."""
+    tight = sd * sd * o.prior_precision
+    share = torch.maximum((1 + o.known - tight).clamp(0, 1), o.trust)
+    return sd / o.c * X + tight - 1 - share * (e2 - 1), share, tight
 
 
-def exact_step(
+def exact_sums(sd: Tensor, X: Tensor, e2: Tensor, o: ExactOptions) -> Tensor:
+    """Sums of the slope and its square, before the update."""
+    slope = _slope(sd, X, e2, o)[0]
+    return torch.stack([slope.sum(), slope.square().sum()])
+
+
+def exact_sums_single(sd: Tensor, g: Tensor, eps: Tensor, o: ExactOptions) -> Tensor:
+    """`exact_sums` of one draw."""
+    return exact_sums(sd, eps * g, eps * eps, o)
+
+
+def settled(o: ExactOptions, moments: Tensor, sums: Tensor, size: int) -> ExactOptions:
+    """Take a tensor's sums into its running moments, and decide (7) and (9)."""
+    moments[:2].mul_(MEMORY).add_(sums / size, alpha=1 - MEMORY)
+    _, V, noise = measured(moments, o.t, size)
+    rho = torch.maximum(o.t / (o.t + PATIENCE * noise), o.trust)
+    a = o.damping + (o.t / 2 + 10 * rho * V.sqrt()) * (1 - o.trust)
+    moments[2] += torch.where(o.fisher > 0, 1.0, rho) / (a + 1)
+    return o._replace(rho=rho, a=a)
+
+
+def exact_update(
     mean: Tensor,
     sd: Tensor,
     momentum: Tensor,
-    moments: Tensor,
     prior_mean: Tensor,
     G: Tensor,
     X: Tensor,
     e1: Tensor,
     e2: Tensor,
     o: ExactOptions,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """New mean, sd, momentum and running moments (mean slope, mean squared slope) of one tensor."""
+) -> None:
+    """Move mean, sd and momentum."""
+    slope, share, tight = _slope(sd, X, e2, o)
     variance = sd * sd
-    tight = variance * o.prior_precision
-    known = moments[0] / (1 - MEMORY ** (o.t - 1)).clamp_min(1e-12)
-    share = torch.maximum((1 + known - tight).clamp(0, 1), o.trust)
-    slope = sd / o.c * X + tight - 1 - share * (e2 - 1)  # (2)
-    moments = MEMORY * moments + (1 - MEMORY) * torch.stack([slope.mean(), slope.square().mean()])
-    _, V, noise = measured(moments, o.t, slope.numel())
-    rho = torch.maximum(o.t / (o.t + PATIENCE * noise), o.trust)  # (7)
     pull = G + o.c * o.prior_precision * (mean - prior_mean)
-    one = torch.maximum(rho * share, o.trust) * e1 - sd / o.c * pull  # (1)
-    memory = 1 - o.momentum**o.t
+    one = torch.maximum(o.rho * share, o.trust) * e1 - sd / o.c * pull  # (1)
     velocity = momentum / (1 - o.momentum ** (o.t - 1)).clamp_min(1e-12)
     other = variance / o.c * o.fisher * (G - velocity).square() + tight - 1  # (11)
-    slope = rho * slope + (1 - rho) * other * (o.fisher > 0)  # (8)
-    a = o.damping + o.t / 2 * (1 - o.trust) + 10 * rho * V.sqrt() * (1 - o.trust)  # (9)
-    centre = rho * e1
-    determinant = (a + e2) / o.lr - centre.square()
-    u = ((a + e2) * one + centre * slope) / determinant  # (3)
-    w = (slope / o.lr + centre * one) / determinant
-    w = w.clamp(-1, 1)
+    slope = o.rho * slope + (1 - o.rho) * (o.fisher > 0) * other  # (8)
+    centre, weight = o.rho * e1, o.a + e2
+    determinant = weight / o.lr - centre.square()
+    u = (weight * one + centre * slope) / determinant  # (3)
+    w = ((slope / o.lr + centre * one) / determinant).clamp(-1, 1)
     growth = 1 + w + 0.5 * w.square()  # (4)
-    momentum = o.momentum * momentum - (1 - o.momentum) * (o.c / sd) * u / o.lr  # (5)
-    mean = mean - o.lr * variance / o.c * momentum / memory / growth  # (6)
-    return mean, torch.minimum(sd * growth.rsqrt(), o.prior_sd), momentum, moments
-
-
-def exact_single(
-    mean: Tensor,
-    sd: Tensor,
-    momentum: Tensor,
-    moments: Tensor,
-    prior_mean: Tensor,
-    g: Tensor,
-    eps: Tensor,
-    o: ExactOptions,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`exact_step` from one draw: the statistics are not stored."""
-    return exact_step(mean, sd, momentum, moments, prior_mean, g, eps * g, eps, eps * eps, o)
+    momentum.mul_(o.momentum).sub_((1 - o.momentum) * o.c / o.lr * u / sd)  # (5)
+    rate = o.lr / (o.c * (1 - o.momentum**o.t))
+    mean.sub_(rate * variance * momentum / growth)  # (6)
+    sd.copy_(torch.minimum(sd * growth.rsqrt(), o.prior_sd))

@@ -24,63 +24,70 @@ import torch
 from torch import Tensor
 
 from bayescore.methods.descent import B1, B2
-from bayescore.optim.exact import MEMORY
+from bayescore.optim.fused import of_one_draw
 
-__all__ = ["InnerOptions", "inner_steps"]
+__all__ = ["InnerOptions", "inner_single", "inner_steps"]
 
 
 class InnerOptions(NamedTuple):
-    """Numbers of one iteration."""
+    """Numbers of one iteration; those that change with it as zero-dimensional tensors."""
 
-    c: float
-    prior_precision: float
-    alpha: float
+    c: Tensor
+    prior_precision: Tensor
+    alpha: Tensor
+    lr: Tensor
+    sd_lr: Tensor
+    momentum: Tensor
+    floor: Tensor
+    k: Tensor  # inner steps before this iteration
     steps: int
     adam: bool
-    lr: float
-    sd_rate: float
-    momentum: float
-    floor: float
-    t: int  # number of this iteration, from 1
 
 
 def inner_steps(
     mean: Tensor,
     sd: Tensor,
-    first: Tensor,
-    second: Tensor,
-    moments: Tensor,
+    first_m: Tensor,
+    first_r: Tensor,
+    second_m: Tensor,
+    second_r: Tensor,
     prior_mean: Tensor,
     G: Tensor,
     X: Tensor,
     e1: Tensor,
     e2: Tensor,
     o: InnerOptions,
-) -> None:
-    """N inner steps, in place; first and second hold the moments of m and rho as (2, *shape)."""
+) -> Tensor:
+    """N inner steps on mean and sd and their moments; returns the sums of the slope and its square."""
     start, wide = mean.clone(), sd.clone()
     s1 = -(G + o.c * o.prior_precision * (start - prior_mean))  # c s, and so for the rest
     s2 = -X - o.c * wide * o.prior_precision
     slope = -wide / o.c * s2 - e2
-    moments.mul_(MEMORY).add_(torch.stack([slope.mean(), slope.square().mean()]), alpha=1 - MEMORY)
     log_sd = sd.log()
-    tiny = 1e-8 * o.c * o.c
-    floor = o.floor * o.c * o.c * torch.stack([2 * wide**-3, 4 * wide**-2]) + tiny
+    unit = o.c * o.c
+    floor_m = o.floor * unit * 2 * wide**-3 + 1e-8 * unit
+    floor_r = o.floor * unit * 4 * wide**-2 + 1e-8 * unit
     for n in range(o.steps):
         v, d = sd.square(), mean - start
         q = o.c / v
         e = (1 + o.alpha) * q * (d - wide * e1) + o.alpha * o.c * e1 / wide - s1  # (3)
         xe = (1 + o.alpha) * q * (d * e1 - wide * e2) + o.alpha * o.c * e2 / wide - s2  # (5)
-        grad = torch.stack([2 * q * e, -4 * q * (d * e - wide * xe)])  # (2) with (4)
-        k = (o.t - 1) * o.steps + n + 1
+        grad_m, grad_r = 2 * q * e, -4 * q * (d * e - wide * xe)  # (2) with (4)
         if o.adam:
-            first.lerp_(grad, 1 - B1)
-            second.mul_(B2).addcmul_(grad, grad, value=1 - B2)
-            scale = (second / (1 - B2**k)).sqrt_().add_(floor)
-            move = first / scale / (1 - B1**k)
+            fade1, fade2 = 1 - B1 ** (o.k + n + 1), 1 - B2 ** (o.k + n + 1)
+            first_m.lerp_(grad_m, 1 - B1)
+            first_r.lerp_(grad_r, 1 - B1)
+            second_m.mul_(B2).add_((1 - B2) * grad_m * grad_m)
+            second_r.mul_(B2).add_((1 - B2) * grad_r * grad_r)
+            mean.sub_(o.lr / fade1 * first_m / ((second_m / fade2).sqrt() + floor_m))
+            log_sd = log_sd - o.sd_lr / fade1 * first_r / ((second_r / fade2).sqrt() + floor_r)
         else:
-            first.mul_(o.momentum).add_(grad)
-            move = first
-        mean.sub_(move[0], alpha=o.lr)
-        log_sd.sub_(move[1], alpha=o.lr * (o.sd_rate if o.adam else 1.0))
-        torch.exp(log_sd, out=sd)
+            first_m.mul_(o.momentum).add_(grad_m)
+            first_r.mul_(o.momentum).add_(grad_r)
+            mean.sub_(o.lr * first_m)
+            log_sd = log_sd - o.sd_lr * first_r
+        sd.copy_(log_sd.exp())
+    return torch.stack([slope.sum(), slope.square().sum()])
+
+
+inner_single = of_one_draw(inner_steps)

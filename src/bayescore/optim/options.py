@@ -36,6 +36,8 @@ def check_group(group: dict[str, Any]) -> None:
         check_count("batch_size", group["batch_size"])
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be a whole number; got {group['seed']!r}")
+    if group["compiled"] not in (None, True, False):
+        raise ValueError(f"compiled must be True, False or None; got {group['compiled']!r}")
     _check_prior_mean(group)
 
 

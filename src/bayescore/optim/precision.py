@@ -1,9 +1,13 @@
-"""Whether standard deviations have been learned, in a sentence, from what was measured of the curvature
-estimate.
+"""Whether standard deviations have been learned, in a sentence, from what was measured on the way.
 
-Per tensor: the mean of the whitened slope (curvature times variance, minus 1: zero when learned) and the
-relative variance V of one step's estimate. After t steps the precision is known at best to sqrt(V/t), the sd
-to half of that.
+Per tensor and step, a method measures the whitened slope of every weight: curvature times variance, minus 1,
+zero in the mean when learned. Kept of it are three numbers: running means of the slope and of its square V,
+and how much of the initial precision has been forgotten, in units of its own memory (the sum of the rates at
+which the precision moves towards its estimate). The precision counts as learned where
+    - little of the initial value is left:            exp(-forgotten) below a tenth
+    - the estimate is not mostly noise:               sd known to better than 5 %, at best sqrt(V/t)/2
+    - and it has arrived:                             the mean slope is zero within its error, or below a fifth
+The error that is stated is a lower bound: it takes all steps for equally informative.
 """
 
 from __future__ import annotations
@@ -11,10 +15,26 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["Slope", "precision_sentence"]
+from torch import Tensor
 
-LEARNED = 0.1  # relative error of the sd up to which it counts as learned
-HORIZON = 100  # steps over which the mean slope is measured (MEMORY of optim/exact.py)
+__all__ = ["MEMORY", "Slope", "measured", "precision_sentence"]
+
+MEMORY = 0.99  # of the running moments of the slope
+KNOWN = 0.05  # relative error of the sd up to which it counts as learned
+AWAY = 0.2  # mean slope up to which the precision counts as learned, a tenth in the sd
+LEFT = 0.1  # share of the initial precision that may be left
+
+
+def measured(moments: Tensor, t: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean slope, its mean square V, and the relative variance of one step's curvature, after t steps.
+
+    Relative to the curvature that the mean slope shows beyond twice its own error.
+    """
+    weight = 1 - MEMORY**t
+    level, V = (moments[:2] / weight).unbind()
+    error = (V * (1 - MEMORY) / (weight * size)).sqrt()  # of the mean slope
+    sure = (level - 2 * error).clamp_min(0)
+    return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()
 
 
 class Slope(NamedTuple):
@@ -22,38 +42,45 @@ class Slope(NamedTuple):
 
     size: int
     level: float  # mean slope
-    noise: float  # V
+    noise: float  # relative variance of one step's curvature
+    forgotten: float
 
     @property
     def away(self) -> float:
         """How far the mean slope is from zero beyond twice its own error."""
-        return max(0.0, abs(self.level) - 2 * math.sqrt(self.noise / (HORIZON * self.size)))
+        return max(0.0, abs(self.level) - 2 * math.sqrt(self.noise * (1 - MEMORY) / self.size))
 
 
-def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, patience: float) -> str:
+def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, rho: float = 1.0) -> str:
     """The state of the precision after t steps.
 
     Arguments:
         draws: per step.
         how: what stands in while eps*score is too noisy: "squares" (squared gradients), "initial" (the
             precision is left as it was) or "score" (nothing does).
-        patience: the constant of optim/exact.py (7).
+        rho: share of eps*score in the precision.
     """
     size = sum(row.size for row in rows)
     if not size or not t:
         return "precision not learned: no update yet"
-    V = sum(row.size * row.noise for row in rows) / size
-    away = sum(row.size * row.away for row in rows) / size
-    if not math.isfinite(V + away):
+
+    def mean(values: list[float]) -> float:
+        return sum(row.size * value for row, value in zip(rows, values, strict=True)) / size
+
+    noise = mean([row.noise for row in rows])
+    away = mean([row.away for row in rows])
+    left = mean([math.exp(-row.forgotten) for row in rows])
+    if not math.isfinite(noise + away + left):
         return "precision not learned: its estimate is not finite"
-    error = 0.5 * math.sqrt(V / t)
-    rho = sum(row.size * t / (t + patience * row.noise) for row in rows) / size
-    if error > LEARNED / 2:
-        return _too_noisy(how, draws, rho, math.ceil(V / LEARNED**2))
-    if away > 2 * LEARNED:
-        side = "above" if rows[0].level > 0 else "below"
+    error = 0.5 * math.sqrt(noise / t)
+    if error > KNOWN:
+        return _too_noisy(how, draws, rho, math.ceil(noise / (2 * KNOWN) ** 2))
+    if left > LEFT:
+        return f"precision not learned yet: {left:.0%} of its initial value is left; train longer"
+    if away > AWAY:
+        side = "above" if mean([row.level for row in rows]) > 0 else "below"
         return f"precision not learned yet: on average the curvature is {away:.0%} {side} it"
-    share = f", {rho:.0%} of it by eps*score" if how != "score" and rho < 0.95 else ""
+    share = f", {rho:.0%} of it by eps*score" if how == "squares" and rho < 0.95 else ""
     return f"precision learned, at best to {100 * error:.1g} %{share}"
 
 

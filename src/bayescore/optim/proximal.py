@@ -13,14 +13,23 @@ from torch import Tensor
 
 from bayescore.checks import check_count
 from bayescore.optim.base import Shell
-from bayescore.optim.exact import PATIENCE, ExactOptions, exact_single, exact_step
-from bayescore.optim.fused import Pass
-from bayescore.optim.inner import InnerOptions, inner_steps
+from bayescore.optim.exact import (
+    PATIENCE,
+    ExactOptions,
+    exact_sums,
+    exact_sums_single,
+    exact_update,
+    settled,
+)
+from bayescore.optim.fused import of_one_draw
+from bayescore.optim.inner import InnerOptions, inner_single, inner_steps
 from bayescore.optim.options import positive
-from bayescore.optim.precision import precision_sentence
+from bayescore.optim.precision import MEMORY, precision_sentence
 from bayescore.optim.sampling import Member
 
 __all__ = ["ProximalScore"]
+
+exact_single = of_one_draw(exact_update)
 
 
 class ProximalScore(Shell):
@@ -63,12 +72,12 @@ class ProximalScore(Shell):
         lr: float | None = None,
         momentum: float = 0.9,
         solver: str = "exact",
-        damping: float = 100.0,
+        damping: float = 500.0,
         curvature: str = "auto",
         inner_steps: int = 2,
         optimizer: str = "adam",
         alpha: float = 0.5,
-        sd_rate: float = 5.0,
+        sd_rate: float = 1.0,
         floor: float = 0.1,
         init_sd: float | None = None,
         prior_mean: Any = 0.0,
@@ -82,15 +91,11 @@ class ProximalScore(Shell):
         compiled: bool | None = None,
     ) -> None:
         if lr is None:
-            lr = 0.1 if solver == "exact" else 1e-3
+            lr = 0.2 if solver == "exact" else 3e-3
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
         super().__init__(params, options.pop("num_data"), options)
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._passes: dict[Any, Pass] = {}
 
     def _check(self, group: dict[str, Any]) -> None:
         for name, choices in (
@@ -113,44 +118,41 @@ class ProximalScore(Shell):
 
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
-        member.state["moments"] = mean.new_zeros(2)
         if member.group["solver"] == "exact":
             member.state["momentum"] = torch.zeros_like(mean)
         else:
+            adam = member.group["optimizer"] == "adam"
             member.state["first"] = mean.new_zeros(2, *mean.shape)
-            member.state["second"] = mean.new_zeros(
-                2 if member.group["optimizer"] == "adam" else 0, *mean.shape
-            )
-
-    def _pass(self, rule: Any, group: dict[str, Any]) -> Pass:
-        key = (rule, group["compiled"])
-        return self._passes.setdefault(key, Pass(rule, group["compiled"]))
+            member.state["second"] = mean.new_zeros(2, *mean.shape) if adam else mean.new_zeros(2, 1)
 
     def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:
-        state, group = member.state, member.group
-        mean = state["mean"]
-        prior = self.prior_mean(member)
-        if group["solver"] == "gradient":
-            self._inner(member, g, eps, draws, prior)
-            return
-        o = self._options(member, draws)
-        flat = [x.reshape(-1) for x in (mean, state["sd"], state["momentum"])]
-        prior = prior.reshape(-1) if prior.dim() else prior
-        if g is not None:
-            rule = self._pass(exact_single, group)
-            new = rule(self.size, *flat, state["moments"], prior, g.reshape(-1), eps.reshape(-1), o)
+        state = member.state
+        if g is None:
+            seen = [state[key].div_(draws) for key in ("sum_g", "sum_xg", "sum_e", "sum_ee")]
         else:
-            sums = [state[k].div_(draws).reshape(-1) for k in ("sum_g", "sum_xg", "sum_e", "sum_ee")]
-            new = self._pass(exact_step, group)(self.size, *flat, state["moments"], prior, *sums, o)
-        for key, value in zip(("mean", "sd", "momentum"), new[:3], strict=True):
-            state[key].copy_(value.view(mean.shape))
-        state["moments"].copy_(new[3])
+            seen = [g, eps]
+        if member.group["solver"] == "gradient":
+            self._inner(member, seen)
+        else:
+            self._exact(member, seen, draws)
+
+    def _exact(self, member: Member, seen: list[Tensor], draws: int) -> None:
+        state, o = member.state, self._options(member, draws)
+        if len(seen) == 2:
+            sums = self._run(member, exact_sums_single, state["sd"], *seen, o)
+        else:
+            sums = self._run(member, exact_sums, state["sd"], seen[1], seen[3], o)
+        o = settled(o, state["moments"], sums, state["mean"].numel())
+        rule = exact_single if len(seen) == 2 else exact_update
+        kept = [state["mean"], state["sd"], state["momentum"], self.prior_mean(member)]
+        self._run(member, rule, *kept, *seen, o)
 
     def _options(self, member: Member, draws: int) -> ExactOptions:
-        group, like = member.group, member.state["mean"]
+        group = member.group
         N, B, beta = group["num_data"], group["batch_size"], group["momentum"]
-        known = B is not None and B < N and draws == 1 and group["curvature"] == "auto"
-        numbers = (
+        use_squares = B is not None and B < N and draws == 1 and group["curvature"] == "auto"
+        numbers = self._numbers(
+            member,
             group["temperature"] / N,
             group["prior_sd"] ** -2.0,
             group["prior_sd"],
@@ -159,39 +161,48 @@ class ProximalScore(Shell):
             group["damping"],
             group["updates"],
             float(group["curvature"] == "score"),
-            B * (1 + beta) / 2 / (1 - B / N) if known else 0.0,
+            B * (1 + beta) / 2 / (1 - B / N) if use_squares else 0.0,
+            0.0,
+            0.0,
+            0.0,
         )
-        return ExactOptions(*torch.tensor(numbers, dtype=like.dtype, device=like.device).unbind())
+        o = ExactOptions(*numbers)
+        return o._replace(known=member.state["moments"][0] / (1 - MEMORY ** (o.t - 1)).clamp_min(1e-12))
 
-    def _inner(self, member: Member, g: Tensor | None, eps: Tensor, draws: int, prior: Tensor) -> None:
+    def _inner(self, member: Member, seen: list[Tensor]) -> None:
         state, group = member.state, member.group
-        if g is not None:
-            G, X, e1, e2 = g, eps * g, eps, eps * eps
-        else:
-            G, X, e1, e2 = (state[k].div_(draws) for k in ("sum_g", "sum_xg", "sum_e", "sum_ee"))
-        o = InnerOptions(
-            c=group["temperature"] / group["num_data"],
-            prior_precision=group["prior_sd"] ** -2.0,
-            alpha=group["alpha"],
-            steps=group["inner_steps"],
-            adam=group["optimizer"] == "adam",
-            lr=group["lr"],
-            sd_rate=group["sd_rate"],
-            momentum=group["momentum"],
-            floor=group["floor"],
-            t=group["updates"],
+        steps, adam = group["inner_steps"], group["optimizer"] == "adam"
+        numbers = self._numbers(
+            member,
+            group["temperature"] / group["num_data"],
+            group["prior_sd"] ** -2.0,
+            group["alpha"],
+            group["lr"],
+            group["lr"] * (group["sd_rate"] if adam else 1.0),
+            group["momentum"],
+            group["floor"],
+            (group["updates"] - 1) * steps,
         )
-        first, second = state["first"], state["second"]
-        inner_steps(state["mean"], state["sd"], first, second, state["moments"], prior, G, X, e1, e2, o)
+        o = InnerOptions(*numbers, steps=steps, adam=adam)
+        rule = inner_single if len(seen) == 2 else inner_steps
+        kept = [state["mean"], state["sd"], *state["first"], *state["second"], self.prior_mean(member)]
+        sums = self._run(member, rule, *kept, *seen, o)
+        state["moments"][:2].mul_(MEMORY).add_(sums / state["mean"].numel(), alpha=1 - MEMORY)
+        V = state["moments"][1] / (1 - MEMORY ** group["updates"])
+        # Adam moves log sd by sd_lr slope/(sqrt(V) + floor) in each inner step, the slope moves by twice that
+        rate = (
+            o.sd_lr / (V.sqrt() + o.floor).clamp_min(1e-8)
+            if adam
+            else 4 * o.sd_lr * (o.c / state["sd"].mean()) ** 2
+        )
+        state["moments"][2] += 2 * steps * rate
 
     def _precision_status(self) -> str:
-        group = self._head
-        how = "score"
+        group, rows = self._head, self.slope_noise()
+        how, rho, t = "score", 1.0, group["updates"]
         if group["solver"] == "exact" and group["curvature"] == "auto":
             B = group["batch_size"]
             how = "squares" if B is not None and group["num_data"] > B else "initial"
-        backends = {p.status for p in self._passes.values()}
-        sentence = precision_sentence(
-            self.slope_noise(), group["updates"], group["last_draws"], how, PATIENCE
-        )
-        return f"{sentence}; update {', '.join(sorted(backends))}" if backends else sentence
+            size = sum(row.size for row in rows)
+            rho = sum(row.size * t / (t + PATIENCE * row.noise) for row in rows) / max(size, 1) if t else 1.0
+        return precision_sentence(rows, t, group["last_draws"], how, rho)

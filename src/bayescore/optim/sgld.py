@@ -10,7 +10,7 @@ doubles.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,22 +21,29 @@ from bayescore.optim.base import Shell
 from bayescore.optim.noise import standard_normal
 from bayescore.optim.sampling import Member
 
-__all__ = ["SGLD", "sgld_step"]
+__all__ = ["SGLD", "psgld_step", "sgld_step"]
 
 
-def sgld_step(
-    theta: Tensor,
-    g: Tensor,
-    prior_mean: Tensor,
-    A: Tensor | float,
-    xi: Tensor,
-    lr: float,
-    c: float,
-    delta: float,
-) -> Tensor:
-    """(1)"""
-    noise = (2 * lr * c * A) ** 0.5 * xi
-    return theta - lr * A * (g + delta * (theta - prior_mean)) + noise
+class SGLDOptions(NamedTuple):
+    """Numbers of one step, as zero-dimensional tensors."""
+
+    lr: Tensor
+    c: Tensor
+    delta: Tensor
+
+
+def sgld_step(theta: Tensor, prior_mean: Tensor, g: Tensor, xi: Tensor, o: SGLDOptions) -> None:
+    """(1) with A = 1"""
+    theta.add_((2 * o.lr * o.c).sqrt() * xi - o.lr * (g + o.delta * (theta - prior_mean)))
+
+
+def psgld_step(
+    theta: Tensor, square: Tensor, prior_mean: Tensor, g: Tensor, xi: Tensor, o: SGLDOptions
+) -> None:
+    """(1) and (2)"""
+    square.mul_(0.99).add_(0.01 * g * g)
+    rate = o.lr / (1e-5 + square.sqrt())
+    theta.add_((2 * o.c * rate).sqrt() * xi - rate * (g + o.delta * (theta - prior_mean)))
 
 
 class SGLD(Shell):
@@ -67,6 +74,7 @@ class SGLD(Shell):
         accumulate: int = 1,
         seed: int = 0,
         max_skips: int = 50,
+        compiled: bool | None = None,
     ) -> None:
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
@@ -95,14 +103,14 @@ class SGLD(Shell):
     def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
         state, group = member.state, member.group
         G = state["sum_g"] / draws if g is None else g
-        A: Tensor | float = 1.0
-        if group["preconditioned"]:
-            state["square"].mul_(0.99).addcmul_(G, G, value=0.01)
-            A = 1 / (1e-5 + state["square"].sqrt())  # (2)
         c = group["temperature"] / group["num_data"]
+        o = SGLDOptions(*self._numbers(member, group["lr"], c, c * group["prior_sd"] ** -2.0))
         xi = standard_normal(state["mean"], group["seed"], group["step"], 0, member.number)
-        prior, delta = self.prior_mean(member), c * group["prior_sd"] ** -2.0
-        state["mean"].copy_(sgld_step(state["mean"], G, prior, A, xi, group["lr"], c, delta))
+        seen = (self.prior_mean(member), G, xi, o)
+        if group["preconditioned"]:
+            self._run(member, psgld_step, state["mean"], state["square"], *seen)
+        else:
+            self._run(member, sgld_step, state["mean"], *seen)
 
     def _finish(self, draws: int) -> None:
         before = self._head["updates"]

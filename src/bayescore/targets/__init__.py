@@ -4,27 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bayescore.checks import unknown_name
+from bayescore.checks import check_count, unknown_name
 from bayescore.targets.base import Target
+from bayescore.targets.constraints import Interval, Lower, Ordered, Positive, Real, Simplex, Upper
 from bayescore.targets.functions import LogDensity, ScoreFunction
 from bayescore.targets.gaussians import Gaussian, GaussianMixture
 from bayescore.targets.minibatch import MiniBatchPosterior
+from bayescore.targets.model import ConstrainedModel, TorchModel
 from bayescore.targets.noisy import NoisyScore
+from bayescore.targets.posteriordb import PosteriorDB, posteriordb
+from bayescore.targets.propriety import improper_coordinates
 from bayescore.targets.shapes import Banana, Funnel, SinhArcsinh
+from bayescore.targets.stan import Stan
 
 __all__ = [
     "NAMED",
     "Banana",
+    "ConstrainedModel",
     "Funnel",
     "Gaussian",
     "GaussianMixture",
+    "Interval",
     "LogDensity",
+    "Lower",
     "MiniBatchPosterior",
     "NoisyScore",
+    "Ordered",
+    "Positive",
+    "PosteriorDB",
+    "Real",
     "ScoreFunction",
+    "Simplex",
     "SinhArcsinh",
+    "Stan",
     "Target",
+    "TorchModel",
+    "Upper",
     "by_name",
+    "improper_coordinates",
+    "posteriordb",
 ]
 
 #: ready-made targets by name: (one line for people, a maker taking dim and seed)
@@ -55,4 +73,6 @@ def by_name(name: str, dim: int | None = None, seed: int = 0) -> Target:
     """The ready-made target of that name; the error suggests the nearest."""
     if name not in NAMED:
         raise unknown_name("target", name, NAMED)
+    if dim is not None:
+        check_count("dim", dim)
     return NAMED[name][1](dim, seed)

@@ -14,13 +14,21 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bayescore.checks import check_count
+from bayescore.checks import check_count, check_memory
 from bayescore.families.full import FullGaussian
 from bayescore.families.mixture import GaussianMixture as MixtureFamily
 from bayescore.rng import Streams, generator
 from bayescore.targets.base import Target
 
 __all__ = ["Gaussian", "GaussianMixture", "Known", "random_covariance"]
+
+
+def _check_size(dim: int, least: int = 1, matrices: int = 1) -> None:
+    """Refuse a covariance that cannot be held; making it takes about six of its size."""
+    check_count("dim", dim, least)
+    what = f"{matrices} covariance matrices" if matrices > 1 else "a covariance matrix"
+    need = (5 + matrices) * 8 * dim * dim
+    check_memory(f"{what} in {dim} dimensions", need, torch.device("cpu"), "take fewer dimensions")
 
 
 def random_covariance(dim: int, rng: torch.Generator, spread: float = 0.3) -> Tensor:
@@ -101,14 +109,14 @@ class Gaussian(Known):
     @classmethod
     def random(cls, dim: int = 3, *, seed: int = 0) -> Self:
         """One draw from the paper's generator."""
-        check_count("dim", dim)
+        _check_size(dim)
         rng = generator(seed, purpose="target")
         return cls(torch.randn(dim, generator=rng, dtype=torch.float64), random_covariance(dim, rng))
 
     @classmethod
     def ill_conditioned(cls, dim: int, condition: float, *, seed: int = 0) -> Self:
         """A zero-mean Gaussian, randomly rotated, with log-spaced variances of ratio `condition`."""
-        check_count("dim", dim, 2)
+        _check_size(dim, 2)
         if not condition >= 1:
             raise ValueError(f"condition must be at least 1; got {condition}")
         rng = generator(seed, purpose="target")
@@ -144,8 +152,8 @@ class GaussianMixture(Known):
     @classmethod
     def random(cls, dim: int = 3, components: int = 5, *, spread: float = 1.0, seed: int = 0) -> Self:
         """One draw from the paper's generator; `spread` > 1 (say 3) separates the modes."""
-        check_count("dim", dim)
         check_count("components", components)
+        _check_size(dim, matrices=components)
         rng = generator(seed, purpose="target")
         means = spread * torch.randn(components, dim, generator=rng, dtype=torch.float64)
         covariances = torch.stack([random_covariance(dim, rng) for _ in range(components)])

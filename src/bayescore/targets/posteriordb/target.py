@@ -104,6 +104,11 @@ class PosteriorDB(Target):
         return self.density.constrained_names
 
     @property
+    def has_reference(self) -> bool:
+        """Whether there are reference draws."""
+        return self._reference is not None
+
+    @property
     def reference_draws(self) -> dict[str, Tensor]:
         """Reference draws by name, (chains, draws, *shape)."""
         if self._reference is None:

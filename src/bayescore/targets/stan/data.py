@@ -23,7 +23,15 @@ def data_text(data: Data) -> str:
         path = Path(data)
         if not path.is_file():
             raise FileNotFoundError(f"there is no data file at {path}")
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is not readable JSON: {error}") from error
+        if not isinstance(found, dict):
+            kind = type(found).__name__
+            raise ValueError(f"{path} must hold a JSON object, the data by name; it holds a {kind}")
+        return text
     raise TypeError(f"data must be a dict, the path of a JSON file or None; got {type(data).__name__}")
 
 

@@ -1,0 +1,90 @@
+"""Where a file of a data set is found: the folder $BAYESCORE_DATA, then the cache, then its public address.
+
+A file is known by the SHA-256 of its uncompressed content, because copies of one file are compressed
+differently. Content that does not match is refused; a download that does not match is removed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Source", "read"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One gzipped file: its place below a data folder, the SHA-256 of its content, its public addresses."""
+
+    path: str
+    sha256: str
+    addresses: tuple[str, ...]
+
+
+def read(source: Source) -> bytes:
+    """The content of the file, uncompressed and checked.
+
+    FileNotFoundError where it is in no folder and cannot be downloaded; ValueError where it is damaged.
+    """
+    for place in _places(source):
+        if place.is_file():
+            return _content(source, place)
+    return _content(source, _download(source))
+
+
+def _places(source: Source) -> list[Path]:
+    roots = [Path(root)] if (root := os.environ.get("BAYESCORE_DATA")) else []
+    return [place / source.path for place in (*roots, _cache())]
+
+
+def _cache() -> Path:
+    if root := os.environ.get("BAYESCORE_CACHE"):
+        return Path(root, "data")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bayescore", "data")
+
+
+def _content(source: Source, place: Path) -> bytes:
+    try:
+        content = gzip.decompress(place.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
+        raise ValueError(
+            f"{place} is not a whole gzip file ({problem}); remove it to fetch it anew"
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != source.sha256:
+        raise ValueError(
+            f"{place} is not the file it should be: the SHA-256 of its content is {found}, "
+            f"expected {source.sha256}; remove it to fetch it anew"
+        )
+    return content
+
+
+def _download(source: Source) -> Path:
+    try:
+        import pooch
+    except ImportError:
+        raise ImportError(
+            f"{source.path} is in no data folder, and downloading it needs pooch: "
+            "pip install 'bayescore[data]', or set BAYESCORE_DATA to a folder that holds it"
+        ) from None
+    target = _cache() / source.path
+    problems = []
+    for address in source.addresses:
+        try:
+            pooch.retrieve(address, known_hash=None, fname=target.name, path=target.parent)
+            _content(source, target)
+        except ValueError as problem:
+            target.unlink(missing_ok=True)
+            problems.append(f"{address}: {problem}")
+        except OSError as problem:  # no network, refused, not found
+            problems.append(f"{address}: {type(problem).__name__}")
+        else:
+            return target
+    raise FileNotFoundError(
+        f"{source.path} could not be downloaded ({'; '.join(problems)}); "
+        "set BAYESCORE_DATA to a folder that holds it"
+    )

@@ -1,0 +1,226 @@
+"""How each method of the MNIST experiment learns: a step on a mini-batch, and the posterior so far.
+
+A learner wraps an optimizer. Every one sees the same batches in the same order, starts from the same weights,
+and has its learning rate lowered along the same cosine, but for the two arms "as printed", which do what the
+paper's appendix C says and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayescore import optim
+from bayescore.experiments.networks.printed import PrintedADVI, PrintedProximal
+from bayescore.nn import DropoutPosterior, GaussianPosterior, InsertedDropout, PointPosterior, Posterior
+
+__all__ = ["LEARNERS", "Learner"]
+
+
+class Learner(ABC):
+    """One method on one network.
+
+    Arguments:
+        model: trained in place.
+        num_data: images in the training set.
+        batch_size: of the batches to come.
+        steps: how many there will be at most.
+        seed: of the method's own randomness.
+        options: of the method.
+    """
+
+    scheduled = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_data: int,
+        batch_size: int,
+        steps: int,
+        seed: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.model, self.num_data, self.batch_size, self.steps = model, num_data, batch_size, steps
+        self.seed, self.t = seed, 0
+        self.optimizer: Any = self.make(dict(options))
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    @abstractmethod
+    def make(self, options: dict[str, Any]) -> Any:
+        """The optimizer."""
+
+    @abstractmethod
+    def learn(self, loss: Callable[[], Tensor]) -> None:
+        """One step on the mean loss of a batch."""
+
+    @abstractmethod
+    def posterior(self) -> Posterior | None:
+        """What has been learned so far; None while there is nothing to look at."""
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        if self.scheduled:
+            fall = 0.5 * (1 + math.cos(math.pi * self.t / self.steps))
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * fall
+        self.model.train()
+        self.learn(lambda: F.cross_entropy(self.model(x), y))
+        self.t += 1
+
+
+class _Shell(Learner):
+    kind: type[Any]
+
+    def make(self, options: dict[str, Any]) -> Any:
+        options.setdefault("batch_size", self.batch_size)
+        return self.kind(self.model.named_parameters(), num_data=self.num_data, seed=self.seed, **options)
+
+    def learn(self, loss: Callable[[], Tensor]) -> None:
+        for _ in range(self.optimizer.param_groups[0]["samples"]):
+            with self.optimizer.sample():
+                loss().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def posterior(self) -> Posterior | None:
+        found: Posterior = self.optimizer.posterior(self.model)
+        return found
+
+
+class Proximal(_Shell):
+    """ProximalScore, exact or gradient."""
+
+    kind = optim.ProximalScore
+
+
+class ADVI(_Shell):
+    """ADVI with Adam."""
+
+    kind = optim.ADVI
+
+
+class BaM(_Shell):
+    """Diagonal BaM."""
+
+    kind = optim.BaM
+
+
+class SGLD(_Shell):
+    """Langevin dynamics; after half of the steps its states are kept, evenly to the end."""
+
+    kind = optim.SGLD
+
+    def make(self, options: dict[str, Any]) -> Any:
+        keep = 30
+        burn_in = self.steps // 2
+        return optim.SGLD(
+            self.model.named_parameters(),
+            num_data=self.num_data,
+            seed=self.seed,
+            burn_in=burn_in,
+            thin=max(1, (self.steps - burn_in) // keep),
+            keep=keep,
+            **options,
+        )
+
+    def posterior(self) -> Posterior | None:
+        return super().posterior() if self.optimizer.param_groups[0]["kept"] else None
+
+
+class Plain(Learner):
+    """The network itself, by AdamW."""
+
+    def make(self, options: dict[str, Any]) -> Any:
+        return torch.optim.AdamW(self.model.parameters(), **options)
+
+    def learn(self, loss: Callable[[], Tensor]) -> None:
+        self.optimizer.zero_grad()
+        loss().backward()
+        self.optimizer.step()
+
+    def posterior(self) -> Posterior | None:
+        return PointPosterior(self.model)
+
+
+class Dropout(Plain):
+    """AdamW with dropout after every activation, which stays on when predicting."""
+
+    def make(self, options: dict[str, Any]) -> Any:
+        self.p = options.pop("p")
+        InsertedDropout(self.model, self.p)
+        return super().make(options)
+
+    def posterior(self) -> Posterior | None:
+        return DropoutPosterior(self.model, self.p)
+
+
+class IVON(Learner):
+    """The peer: IVON, from the package ivon-opt."""
+
+    def make(self, options: dict[str, Any]) -> Any:
+        try:
+            from ivon import IVON as Optimizer
+        except ImportError:
+            raise ImportError("IVON is a peer of the benchmarks: pip install 'bayescore[bench]'") from None
+        torch.manual_seed(
+            self.seed
+        )  # it draws from torch's global generator; a run has its own process state
+        return Optimizer(self.model.parameters(), ess=self.num_data, **options)
+
+    def learn(self, loss: Callable[[], Tensor]) -> None:
+        with self.optimizer.sampled_params(train=True):
+            self.optimizer.zero_grad()
+            loss().backward()
+        self.optimizer.step()
+
+    def posterior(self) -> Posterior | None:
+        mean, sd = {}, {}
+        (group,) = self.optimizer.param_groups
+        flat = (group["ess"] * (group["hess"] + group["weight_decay"])).rsqrt()
+        start = 0
+        for name, p in self.model.named_parameters():
+            mean[name] = p.detach().clone()
+            sd[name] = flat[start : start + p.numel()].view_as(p).clone()
+            start += p.numel()
+        return GaussianPosterior(self.model, mean, sd)
+
+
+class ProximalAsPrinted(Learner):
+    """Algorithm 1 with SGD, momentum 0.5, learning rate 1e-2, on the loss as printed."""
+
+    scheduled = False
+
+    def make(self, options: dict[str, Any]) -> Any:
+        return PrintedProximal(self.model, self.num_data, self.steps, seed=self.seed, **options)
+
+    def learn(self, loss: Callable[[], Tensor]) -> None:
+        self.optimizer.step(loss)
+
+    def posterior(self) -> Posterior | None:
+        found: Posterior = self.optimizer.posterior()
+        return found
+
+
+class ADVIAsPrinted(ProximalAsPrinted):
+    """ADVI with SGD, momentum 0.5, learning rate 1e-2."""
+
+    def make(self, options: dict[str, Any]) -> Any:
+        return PrintedADVI(self.model, self.num_data, self.steps, seed=self.seed, **options)
+
+
+LEARNERS: dict[str, type[Learner]] = {
+    "plain": Plain,
+    "dropout": Dropout,
+    "proximal": Proximal,
+    "advi": ADVI,
+    "bam": BaM,
+    "sgld": SGLD,
+    "ivon": IVON,
+    "proximal-as-printed": ProximalAsPrinted,
+    "advi-as-printed": ADVIAsPrinted,
+}

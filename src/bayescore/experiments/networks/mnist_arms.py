@@ -1,0 +1,126 @@
+"""The arms of the MNIST experiment: their settings, chosen by `mnist-tuning`, and how a run is executed.
+
+Plain networks are trained once per percentage and seed and serve four arms: the first member alone, with its
+temperature scaled, with a Laplace approximation around it, and all five as a deep ensemble.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader, TensorDataset
+
+from bayescore.data import Split
+from bayescore.experiments import Outcome, Run
+from bayescore.experiments.networks.assess import assess
+from bayescore.experiments.networks.learn import Learned, Schedule, learn, network
+from bayescore.experiments.networks.split import mnist_split
+from bayescore.nn import Ensemble, PointPosterior, Posterior, laplace
+
+__all__ = ["ARMS", "TUNED", "arm_runs", "execute"]
+
+MEMBERS = 5
+PLAIN = "Plain"
+FROM_PLAIN = {
+    PLAIN: "the network itself",
+    "Plain, temperature": "its logits scaled on validation",
+    "Laplace": "last layer, Kronecker, prior precision by marginal likelihood",
+    f"Ensemble x{MEMBERS}": "five networks",
+}
+Spec = dict[str, Any]
+
+#: the best of each method's trials on validation data at 1 % (experiment mnist-tuning)
+TUNED: dict[str, Spec] = {
+    PLAIN: {"kind": "plain", "options": {"lr": 1e-3, "weight_decay": 0.1}},
+    "Ours, exact": {"kind": "proximal", "options": {}},
+    "Ours, gradient": {"kind": "proximal", "options": {"solver": "gradient"}},
+    "ADVI": {"kind": "advi", "options": {}},
+    "BaM, diagonal": {"kind": "bam", "options": {}},
+    "MC-dropout": {"kind": "dropout", "options": {"lr": 1e-3, "weight_decay": 0.01, "p": 0.2}},
+    "SGLD": {"kind": "sgld", "options": {}},
+    "IVON": {"kind": "ivon", "options": {"lr": 0.1, "hess_init": 0.5, "weight_decay": 1e-3}},
+}
+ARMS: dict[str, Spec] = {
+    **TUNED,
+    **dict.fromkeys(FROM_PLAIN, TUNED[PLAIN]),
+    "Ours, default settings": {"kind": "proximal", "options": {}},
+    "ADVI, default settings": {"kind": "advi", "options": {}},
+    "Ours, as printed": {"kind": "proximal-as-printed", "options": {"init_sd": 0.01}},
+    "ADVI, as printed": {"kind": "advi-as-printed", "options": {"init_sd": 0.01}},
+}
+
+
+def arm_runs(
+    arms: Mapping[str, Spec], settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]
+) -> list[Run]:
+    """Every arm at every percentage; `settings` holds percentages -> {seeds, epochs} and the schedule."""
+    runs = []
+    for percent, size in settings["percentages"].items():
+        schedule = {**settings["schedule"], **size.get("schedule", {})}
+        for name in methods:
+            config = {
+                **arms[name],
+                "percent": float(percent),
+                "schedule": schedule,
+                "hidden": settings["hidden"],
+            }
+            if "test_limit" in settings:
+                config["test_limit"] = settings["test_limit"]
+            together = f"plain {percent}" if name in FROM_PLAIN else ""
+            cost = 1 + float(percent) * schedule["epochs"] / 100
+            for seed in seeds[: size.get("seeds", len(seeds))]:
+                group = f"{together} {seed}" if together else ""
+                runs.append(Run(name, seed, config, group, cost))
+    return runs
+
+
+def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
+    """Train what the runs need and test it."""
+    members: list[Learned] = []
+    for run in runs:
+        split = mnist_split(run.config["percent"], run.seed)
+        wanted = MEMBERS if run.method.startswith("Ensemble") else 1
+        if run.method in FROM_PLAIN:
+            while len(members) < wanted:
+                members.append(_learn(run, split, member=len(members)))
+            learned = members[0]
+            posterior = _from_plain(run.method, members, split)
+            steps = sum(one.steps for one in members[:wanted])
+        else:
+            learned = _learn(run, split)
+            posterior, steps = learned.posterior, learned.steps
+        yield _outcome(run, learned, posterior, steps)
+
+
+def _learn(run: Run, split: Split, member: int = 0) -> Learned:
+    c = run.config
+    seed = run.seed + 1000 * member  # members differ in their initial weights and in the order of batches
+    model = network(seed, tuple(c["hidden"]))
+    return learn(c["kind"], dict(c["options"]), split, model, seed, Schedule(**c["schedule"]))
+
+
+def _from_plain(method: str, members: Sequence[Learned], split: Split) -> Posterior | None:
+    points = [one.posterior for one in members]
+    point = points[0]
+    if not isinstance(point, PointPosterior):
+        return None
+    if method == PLAIN:
+        return point
+    if method == "Plain, temperature":
+        return point.scaled([(split.validation.x, split.validation.y)])
+    if method == "Laplace":
+        with point.mean_() as model:
+            return laplace(model, DataLoader(TensorDataset(split.train.x, split.train.y), batch_size=128))
+    return Ensemble([one for one in points if one is not None])
+
+
+def _outcome(run: Run, learned: Learned, posterior: Posterior | None, steps: int) -> Outcome:
+    draws = int(run.config["options"].get("samples", 2 if run.config["kind"] == "bam" else 1))
+    metrics: dict[str, float] = {"epoch": learned.epoch, "steps": steps}
+    if posterior is None:
+        return Outcome(run, metrics, steps * draws, learned.trace, ended="diverged")
+    metrics |= {"validation_nll": learned.validation_nll} | assess(posterior, run.config.get("test_limit"))
+    ended = "ok" if math.isfinite(metrics["nll"]) else "diverged"
+    return Outcome(run, metrics, steps * draws, learned.trace, ended=ended)

@@ -1,0 +1,63 @@
+"""Draws of a fit by the names of the model, as ArviZ and reference draws have them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bayescore.targets.base import Target
+from bayescore.targets.noisy import NoisyScore
+
+if TYPE_CHECKING:
+    import arviz
+
+__all__ = ["columns", "groups", "inference_data", "model_of"]
+
+
+def model_of(target: Target | None) -> Target | None:
+    """The target itself, without the noise on its scores."""
+    return model_of(target.target) if isinstance(target, NoisyScore) else target
+
+
+def groups(target: Target | None, x: Tensor, seed: int) -> dict[str, dict[str, Tensor]]:
+    """ArviZ groups of unconstrained draws (..., D): by the names of the model where the target has any."""
+    to_posterior = getattr(model_of(target), "to_posterior", None)
+    if to_posterior is None:
+        return {"posterior": {"theta": x}}
+    found: dict[str, dict[str, Tensor]] = to_posterior(x, seed=seed)
+    return found
+
+
+def columns(values: Mapping[str, Tensor], lead: int = 1) -> dict[str, Tensor]:
+    """Every number of named quantities (*lead, *shape) as a column (n,), such as beta[2,1]."""
+    found = {}
+    for name, value in values.items():
+        shape = value.shape[lead:]
+        flat = value.reshape(-1, shape.numel())  # (n, numbers)
+        for i, index in enumerate(itertools.product(*(range(1, size + 1) for size in shape))):
+            found[f"{name}[{','.join(map(str, index))}]" if index else name] = flat[:, i]
+    return found
+
+
+def inference_data(
+    found: dict[str, dict[str, Tensor]], stats: dict[str, Tensor], attrs: dict[str, Any]
+) -> arviz.InferenceData:
+    """InferenceData of groups of quantities (1, draws, *shape)."""
+    try:
+        import arviz
+    except ImportError as error:
+        raise ImportError("to_arviz needs ArviZ: pip install 'bayescore[arviz]'") from error
+    arrays: dict[str, Any] = {
+        group: {name: _array(value) for name, value in members.items()}
+        for group, members in {**found, "sample_stats": stats}.items()
+    }
+    return arviz.from_dict(**arrays, posterior_attrs=attrs)
+
+
+def _array(value: Tensor) -> Any:
+    with torch.no_grad():
+        return value.detach().cpu().numpy()

@@ -1,0 +1,142 @@
+"""The training loop of `fit`: epochs, validation, the best posterior, early stopping.
+
+Epoch e runs under the global random stream seeded by (seed, e), which is put back afterwards: what draws from
+it (dropout layers, a shuffling loader) repeats under the seed and does not disturb anybody else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayescore.nn.posterior import Posterior
+from bayescore.nn.resume import Parts, Record, restore, store
+from bayescore.nn.validation import nll
+from bayescore.progress import Progress
+from bayescore.rng import generator
+
+__all__ = ["NetworkFit", "Run", "stream", "train"]
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """A trained network: its posterior and how it came about."""
+
+    posterior: Posterior
+    status: str
+    history: list[dict[str, float]] = field(repr=False)
+    best_epoch: int
+    seconds: float
+    optimizer: Any = field(repr=False)
+
+    def predict(self, x: Any, samples: int = 30, **options: Any) -> Any:
+        """As `Posterior.predict`."""
+        return self.posterior.predict(x, samples, **options)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is given."""
+
+    parts: Parts
+    epochs: int
+    seed: int
+    validation: Iterable[Any] | None
+    patience: int | None
+    checkpoint: Path | None
+    progress: bool | None
+
+    @property
+    def place(self) -> torch.device:
+        return next(self.parts.model.parameters()).device
+
+
+def train(run: Run) -> NetworkFit:
+    """All epochs, or as many as patience allows, from the checkpoint on if there is one."""
+    parts, recipe = run.parts, run.parts.recipe
+    record = Record()
+    if run.checkpoint is not None and run.checkpoint.exists():
+        record = restore(run.checkpoint, parts)
+    start = time.perf_counter() - record.seconds
+    status = f"{run.epochs} epochs"
+    try:
+        with Progress(run.epochs, record.epoch, run.progress) as bar, recipe.training():
+            while record.epoch < run.epochs and not _exhausted(run, record):
+                _one_more(run, record, start)
+                row = record.history[-1]
+                bar.update(record.epoch, row.get("validation_nll", row["loss"]), parts.schedule.last_epoch)
+                if run.checkpoint is not None:
+                    store(run.checkpoint, parts, record)
+    except KeyboardInterrupt:
+        status = f"interrupted in epoch {record.epoch + 1}"
+    if _exhausted(run, record) and record.epoch < run.epochs:
+        status = f"stopped after {record.epoch} epochs, {run.patience} without improvement"
+    best, epoch = record.best, record.best_epoch
+    if best is None:
+        best, epoch = recipe.posterior(parts.like), record.epoch
+    else:
+        status += f", best on validation was epoch {epoch}"
+    best.settle()
+    status = f"{status}; {recipe.optimizer.status}"
+    return NetworkFit(best, status, record.history, epoch, record.seconds, recipe.optimizer)
+
+
+def _one_more(run: Run, record: Record, start: float) -> None:
+    """The next epoch, and what it found."""
+    recipe, epoch = run.parts.recipe, record.epoch + 1
+    with stream(run.seed, epoch, run.place):
+        row = {"epoch": float(epoch), "loss": _pass(run.parts, run.place)}
+    recipe.end_epoch(epoch, run.epochs)
+    if run.validation is not None and recipe.ready:
+        posterior = recipe.posterior(run.parts.like)
+        row["validation_nll"] = nll(posterior, run.validation, run.place)
+        if row["validation_nll"] < record.best_nll or record.best is None:
+            record.best, record.best_nll, record.best_epoch = posterior, row["validation_nll"], epoch
+    row["seconds"] = record.seconds = time.perf_counter() - start
+    record.history.append(row)
+
+
+def _exhausted(run: Run, record: Record) -> bool:
+    """Whether validation has not improved for too long."""
+    waited = record.epoch - record.best_epoch
+    return run.patience is not None and record.best is not None and waited >= run.patience
+
+
+@contextmanager
+def stream(seed: int, epoch: int, place: torch.device) -> Iterator[None]:
+    """The global random stream of one epoch."""
+    with torch.random.fork_rng([place] if place.type == "cuda" else []):
+        torch.manual_seed(generator(seed, purpose=f"epoch {epoch}").initial_seed())
+        yield
+
+
+def _pass(parts: Parts, place: torch.device) -> float:
+    """One pass over the data; returns the mean loss under drawn weights."""
+    model, like, optimizer = parts.model, parts.like, parts.recipe.optimizer
+    model.train()
+    total, count = 0.0, 0
+    for x, y in parts.loader:
+        x, y = x.to(place), y.to(place)
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            loss: Tensor = like(model(x), y)
+            loss.backward()
+            return loss.detach()
+
+        loss = optimizer.step(closure)
+        parts.schedule.step()
+        if parts.rest is not None:
+            parts.rest.step()
+            parts.rest.zero_grad()
+        optimizer.zero_grad()
+        total, count = total + float(loss) * len(x), count + len(x)
+    if not count:
+        raise ValueError("the training loader gave no batch")
+    return total / count

@@ -1,0 +1,105 @@
+"""What each method of `fit` adds to the loop: its optimizer, its posterior, when that is ready, its rate."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from bayescore.checks import unknown_name
+from bayescore.nn.dropout import DropoutPosterior, InsertedDropout, places
+from bayescore.nn.likelihoods import Likelihood
+from bayescore.nn.plain import PlainAdam
+from bayescore.nn.point import PointPosterior
+from bayescore.nn.swag import SWAG
+from bayescore.nn.weights import WeightPosterior
+
+__all__ = ["METHODS", "Recipe", "recipe"]
+
+METHODS = ("proximal", "advi", "bam", "sgld", "plain", "dropout", "swag")
+SWAG_START = 0.5  # share of the epochs after which SWAG collects
+
+
+@dataclass
+class Recipe:
+    """A method as the loop sees it.
+
+    Arguments:
+        optimizer: steps with a closure, and says its `status`.
+        posterior: the posterior as it stands now.
+        collector: what collects weights at the end of an epoch, and the first epoch (a share of all) it does.
+        training: what is done to the module while it is trained.
+    """
+
+    optimizer: Any
+    posterior: Callable[[Likelihood], WeightPosterior]
+    collector: SWAG | None = None
+    training: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
+
+    def end_epoch(self, epoch: int, epochs: int) -> None:
+        """After the last batch of an epoch."""
+        if self.collector is not None and epoch > SWAG_START * epochs:
+            self.collector.collect()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a posterior to look at: a chain has none during burn-in."""
+        if self.collector is not None:
+            return self.collector.count > 1
+        return bool(self.optimizer.param_groups[0].get("kept", 1))
+
+    def rate(self, share: float) -> float:
+        """The factor of the learning rate after a share of all steps: a cosine; constant for SWAG."""
+        if self.collector is not None:
+            return 1.0
+        return max(1e-3, 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
+
+
+def recipe(
+    method: str,
+    model: nn.Module,
+    chosen: Any,
+    data: int,
+    batch: int | None,
+    seed: int,
+    options: dict[str, Any],
+) -> Recipe:
+    """The recipe of a method by name; `options` are those of its optimizer, and its own."""
+    from bayescore import optim
+
+    if method == "ensemble":
+        raise ValueError(
+            "an ensemble needs fresh initial weights for every member; use fit_ensemble(make_model, loader)"
+        )
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    shells: dict[str, Any] = {
+        "proximal": optim.ProximalScore,
+        "advi": optim.ADVI,
+        "bam": optim.BaM,
+        "sgld": optim.SGLD,
+    }
+    if method in shells:
+        if method != "sgld":
+            options.setdefault("batch_size", batch)
+        shell = shells[method](chosen, num_data=data, seed=seed, **options)
+        return Recipe(shell, lambda like: shell.posterior(model, copy.deepcopy(like)))
+    if method == "dropout":
+        p = options.pop("p", None)
+        places(model, p)  # a module without a place for dropout is refused before it is trained
+        return Recipe(
+            PlainAdam(chosen, data, **options),
+            lambda like: DropoutPosterior(model, p, likelihood=copy.deepcopy(like)),
+            training=nullcontext if p is None else lambda: InsertedDropout(model, p),
+        )
+    if method == "swag":
+        swag = SWAG(model, options.pop("rank", 20))
+        adam = PlainAdam(chosen, data, **options)
+        return Recipe(adam, lambda like: swag.posterior(copy.deepcopy(like)), swag)
+    adam = PlainAdam(chosen, data, **options)
+    return Recipe(adam, lambda like: PointPosterior(model, likelihood=copy.deepcopy(like)))

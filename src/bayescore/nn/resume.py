@@ -1,0 +1,112 @@
+"""The state of a run between two epochs: taken, put into a file, and put back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayescore.nn.checkpoint import read_state, write_state
+from bayescore.nn.likelihoods import Function, Likelihood
+from bayescore.nn.recipes import Recipe
+from bayescore.nn.storage import packed, unpacked
+from bayescore.nn.weights import WeightPosterior, write
+
+__all__ = ["Parts", "Record", "restore", "store"]
+
+
+@dataclass
+class Record:
+    """What a run has found so far."""
+
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: WeightPosterior | None = None
+    best_nll: float = math.inf
+    best_epoch: int = 0
+    seconds: float = 0.0
+
+    @property
+    def epoch(self) -> int:
+        """The last finished epoch."""
+        return len(self.history)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything of a run that changes with time, and what tells it from others."""
+
+    about: dict[str, Any]
+    model: nn.Module
+    like: Likelihood
+    recipe: Recipe
+    rest: torch.optim.Optimizer | None
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    loader: Any
+
+    @property
+    def live(self) -> dict[str, Tensor]:
+        """The module's own tensors, by name."""
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+
+    @property
+    def shuffle(self) -> torch.Generator | None:
+        """The generator of the loader, if it has one of its own."""
+        found = getattr(self.loader, "generator", None)
+        return found if isinstance(found, torch.Generator) else None
+
+
+def store(path: Path, parts: Parts, record: Record) -> None:
+    """Write the run as it stands after an epoch."""
+    shapes = {name: list(value.shape) for name, value in parts.live.items()}
+    write_state(
+        path,
+        {
+            "about": {**parts.about, "shapes": shapes},
+            "history": record.history,
+            "seconds": record.seconds,
+            "best": [record.best_nll, record.best_epoch, record.best and packed(record.best)],
+            "model": parts.live,
+            "likelihood": parts.like.state_dict(),
+            "optimizer": parts.recipe.optimizer.state_dict(),
+            "schedule": parts.schedule.state_dict(),
+            "rest": None if parts.rest is None else parts.rest.state_dict(),
+            "collector": None if parts.recipe.collector is None else parts.recipe.collector.state_dict(),
+            "shuffle": None if parts.shuffle is None else parts.shuffle.get_state(),
+        },
+    )
+
+
+def restore(path: Path, parts: Parts) -> Record:
+    """Put the run back to where the file left it; a file of another run is refused."""
+    state = read_state(path)
+    about = {**parts.about, "shapes": {name: list(value.shape) for name, value in parts.live.items()}}
+    for key, here in about.items():
+        there = state["about"].get(key)
+        if there != here:
+            raise ValueError(
+                f"{path} is the checkpoint of another run: its {key} is {there!r}, this one's is {here!r}; "
+                "remove the file or name another"
+            )
+    best_nll, best_epoch, best = state["best"]
+    record = Record(state["history"], None, best_nll, best_epoch, state["seconds"])
+    if best is not None:
+        header, tensors = best
+        given = parts.like.loss if isinstance(parts.like, Function) else None
+        found = unpacked(path, header, tensors, parts.model, given)
+        assert isinstance(found, WeightPosterior)
+        record.best = found
+    write(parts.live, state["model"])
+    parts.like.load_state_dict(state["likelihood"])
+    parts.recipe.optimizer.load_state_dict(state["optimizer"])
+    parts.schedule.load_state_dict(state["schedule"])
+    if parts.rest is not None:
+        parts.rest.load_state_dict(state["rest"])
+    if parts.recipe.collector is not None:
+        parts.recipe.collector.load_state_dict(state["collector"])
+    if parts.shuffle is not None and state["shuffle"] is not None:
+        parts.shuffle.set_state(state["shuffle"])
+    return record

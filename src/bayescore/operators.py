@@ -1,0 +1,35 @@
+"""torchvision beside a torch without its compiled operators: declare the two that its import asks for.
+
+torchvision's wheel is built against one build of torch. Beside another (a CPU build) its compiled operators do
+not load, and `import torchvision` fails, and with it every library that looks for torchvision (laplace-torch,
+torchmetrics, timm). With the schemas declared, models and transforms work; calling the operators still raises.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+
+__all__ = ["declare_vision_operators"]
+
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_library: list[torch.library.Library] = []  # a declaration lives as long as its library object
+
+
+def declare_vision_operators() -> None:
+    """Declare torchvision's operators if it is installed and cannot declare them itself; harmless to repeat."""
+    if _library or importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError as problem:  # "operator torchvision::nms does not exist"
+        if "torchvision::" not in str(problem):
+            raise
+        library = torch.library.Library("torchvision", "DEF")
+        for schema in _SCHEMAS:
+            library.define(schema)
+        _library.append(library)

@@ -1,0 +1,34 @@
+"""Pictures of classifiers show what the metrics say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from classifiers import classifier
+
+from bayescore.metrics import aurc, ece, reliability
+from bayescore.nn_plots import plot_reliability, plot_risk_coverage
+
+
+def test_reliability_diagrams_show_the_curve_and_its_error(tmp_path: Path) -> None:
+    arms = {"calibrated": classifier(), "sharp": classifier(sharpness=3.0)}
+    figure = plot_reliability(arms)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == list(arms)
+    for axes, (probs, labels) in zip(figure.axes, arms.values(), strict=True):
+        assert f"{100 * ece(probs, labels):.2f} %" in axes.texts[0].get_text()
+        drawn = torch.tensor(axes.lines[1].get_xydata()).T
+        curve = reliability(probs, labels)
+        torch.testing.assert_close(drawn, torch.stack([curve.confidence, curve.accuracy]))
+    figure.savefig(tmp_path / "reliability.png")
+
+
+def test_risk_coverage_curves_end_at_the_error_and_name_their_area(tmp_path: Path) -> None:
+    arms = {"one": classifier(), "two": classifier(sharpness=0.5, seed=1)}
+    figure = plot_risk_coverage(arms)
+    axes = figure.axes[0]
+    for line, (probs, labels) in zip(axes.lines, arms.values(), strict=True):
+        wrong = 100 * float((probs.argmax(1) != labels).double().mean())
+        assert abs(float(line.get_xydata()[-1][1]) - wrong) < 1e-9
+        assert f"{100 * aurc(probs, labels):.2f} %" in str(line.get_label())
+    figure.savefig(tmp_path / "risk.png")
