@@ -29,11 +29,11 @@ def _product(**choices: Sequence[Any]) -> list[dict[str, Any]]:
 #: eight settings of each method's own two or three most important options
 TRIALS: dict[str, list[dict[str, Any]]] = {
     "Plain": _product(lr=(3e-4, 1e-3), weight_decay=(0.0, 0.1, 1.0, 3.0)),
-    "Ours, exact": _product(lr=(0.03, 0.1), init_sd=(0.02, 0.03, 0.04, 0.05)),
+    "Ours, exact": _product(lr=(0.1, 0.3), init_sd=(0.02, 0.03, 0.04, 0.05)),
     "Ours, gradient": _product(
-        solver=("gradient",), lr=(1e-3, 3e-3), init_sd=(0.01, 0.03), sd_rate=(5.0, 20.0)
+        solver=("gradient",), lr=(1e-3, 3e-3), init_sd=(0.015, 0.04), sd_rate=(2.0, 10.0)
     ),
-    "ADVI": _product(lr=(1e-3, 3e-3), init_sd=(0.01, 0.03), sd_rate=(5.0, 20.0)),
+    "ADVI": _product(lr=(1e-3, 3e-3), init_sd=(0.015, 0.04), sd_rate=(2.0, 10.0)),
     "BaM, diagonal": _product(lr=(0.01, 0.03, 0.1, 0.3), init_sd=(0.01, 0.03)),
     "MC-dropout": _product(lr=(3e-4, 1e-3), p=(0.1, 0.2, 0.3, 0.5), weight_decay=(0.1,)),
     "SGLD": _product(preconditioned=(False,), lr=(3e-3, 1e-2, 3e-2, 1e-1))
