@@ -23,7 +23,7 @@ def run_gaussians(method: bs.methods.Method | None, steps: int, offset: int = 50
     return bs.fit_many(
         GAUSSIANS,
         bs.families.FullGaussian.init(3),
-        method,
+        method or ProximalScore(),
         steps=steps,
         seeds=[offset + s for s in range(20)],
         record_every=1,

@@ -9,6 +9,7 @@ fit = bs.fit(target, bs.families.FullGaussian.init(2), bs.methods.ProximalScore(
 from importlib.metadata import version
 
 from bayescore import families, methods, metrics, targets
+from bayescore.begin import find_start
 from bayescore.fit import Plateau, fit, fit_many, resume
 from bayescore.result import Fit
 
@@ -19,6 +20,7 @@ __all__ = [
     "Plateau",
     "__version__",
     "families",
+    "find_start",
     "fit",
     "fit_many",
     "methods",

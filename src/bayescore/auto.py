@@ -1,10 +1,8 @@
 """The default fit: find a start, choose a family, run a robust method, keep the best, and say what was done.
 
-1. Family: a full Gaussian up to 200 dimensions, low-rank plus diagonal up to 5,000, diagonal beyond; or that
+1. Family: a full Gaussian up to 400 dimensions, low-rank plus diagonal up to 5,000, diagonal beyond; or that
    of the q0 that the user gives.
-2. Start: climbs from q0's mean and from random points towards a mode (search.py). Of q0 and the local
-   Gaussians at all places on the way, the one with the largest ELBO over common noise is the start, so that a
-   density without a mode gives one too.
+2. Start: found by a search (begin.py).
 3. BaM from there, with a batch that grows with the dimension, until the ELBO no longer moves.
 4. Where q is not yet close to the target, proximal score matching from there: its fixed points are those of
    the ELBO. Where BaM failed, it begins at 2. The q with the largest ELBO over common noise is kept.
@@ -16,36 +14,35 @@ for mixtures and flows, with ADVI to fall back on.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
+from torch import Tensor
 
-from bayescore.candidates import Normal, best_start, default_family, start_points
+from bayescore.begin import Start, find_start, join, standard
+from bayescore.candidates import Normal
 from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
-from bayescore.history import History
 from bayescore.loop import Callback, Loop, Metric, Options
 from bayescore.methods import ADVI, BaM, Method, ProximalScore
 from bayescore.metrics.divergence import ELBO
-from bayescore.result import Counts, Fit, Outcome
+from bayescore.outcome import Outcome
+from bayescore.remarks import escaped
+from bayescore.result import Fit
 from bayescore.rng import generator
-from bayescore.search import Counted, Place, climb, newton
-from bayescore.start import check_match, check_start
+from bayescore.start import check_match
 from bayescore.status import Plateau
 from bayescore.targets.base import Target, as_batch
-from bayescore.targets.propriety import improper_coordinates
 
 __all__ = ["Wishes", "auto"]
 
-NEWTON = 200  # the largest dimension in which the curvature is taken by differences of scores
-POINTS = 200  # scores that one survey may take before it makes do with fewer starts
-CLOSE = 0.5  # nats of spread of log Phi - log q below which q is left as it is
+POLISH = ProximalScore(inner_steps=1, samples=32, learning_rate=0.05)
+CLOSE = 0.15  # nats of spread of log Phi - log q below which q is left as it is
 GAIN = 0.02  # nats that count as an improvement
+PACE = 10  # steps of BaM between two looks at the ELBO
 JUDGES = 256  # draws over which stages are compared
 
 
@@ -76,10 +73,8 @@ class Wishes:
 def auto(target: Target, family: Family | None, seed: int, wishes: Wishes) -> Fit:
     """Fit `target` as above, beginning at `family` if it is given."""
     run = _Run(target, seed, wishes)
-    q0 = family
-    if q0 is None:
-        # under noise a wide start is where the scores, and with them the noise, are largest
-        q0 = default_family(target.dim, 0.1 if target.stochastic else 1.0, target.dtype, target.device)
+    q0 = standard(target) if family is None else family
+    if family is None:
         run.notes.append(f"family: {type(q0).__name__}, for {target.dim} dimensions")
     check_match(target, q0)
     if not isinstance(q0, Normal):
@@ -106,13 +101,10 @@ class _Run:
 
     def __init__(self, target: Target, seed: int, wishes: Wishes) -> None:
         self.target, self.seed, self.wishes = target, seed, wishes
-        self.began = time.perf_counter()
-        self.counted = Counted(target)
-        self.judge = ELBO(JUDGES, seed=seed)
-        self.check_calls = 0
+        self.start: Start | None = None
+        self.judge, self.judged = ELBO(JUDGES, seed=seed), 0
         self.stages: list[Fit] = []
         self.notes: list[str] = []
-        self.doubts: list[str] = []
 
     # -- the ways ----------------------------------------------------------------------------------
 
@@ -130,95 +122,58 @@ class _Run:
         steps = self.wishes.steps or 200
         method = BaM(_batch(q0), "decay")
         try:
-            start = self.search(q0)
+            self.start = find_start(self.target, q0, seed=self.seed, check=self.wishes.check)
         except KeyboardInterrupt:
             return self.finish(self._loop(q0, method, steps, self.wishes.options(steps)).stop()[0])
+        start = self.start.family
         watched = self.wishes.metrics is None or "elbo" in self.wishes.metrics
-        main = self.stage(start, method, steps, stop=Plateau("elbo", GAIN, 2) if watched else None)
+        stop = Plateau("elbo", GAIN, 2) if watched else None
+        main = self.stage(start, method, steps, records=max(1, steps // PACE), stop=stop)
         if main.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
             return self.finish(main)
         before, after = self.elbo(start), self.elbo(main.family)
         best = main
-        polish = partial(ProximalScore, inner_steps=1, samples=32)
         if not after > before - GAIN:
-            self.notes.append("BaM made the start worse; proximal score matching began there instead")
-            best = self.stage(start, polish(learning_rate=0.02), steps)
-            if not self.elbo(best.family) > before:
-                self.notes.append("nothing improved on the start, which is the result")
-                best = self._loop(start, method, steps, self.wishes.options(steps)).stop()[0]
-                best = replace(best, outcome=Outcome.BUDGET, status="no method improved on the start")
+            best = self._from_the_start(start, before, method, steps)
         elif isinstance(q0, FullGaussian | DiagonalGaussian) and self._spread(main.family) > CLOSE:
-            more = self.stage(main.family, polish(learning_rate=0.05), max(30, steps // 3))
-            gain = self.elbo(more.family) - after
-            kept = gain > GAIN
-            words = (
-                f"gained {gain:.2g} nats of ELBO and was kept" if kept else "gained nothing and was dropped"
-            )
-            self.notes.append(f"proximal score matching from there {words}")
-            best = more if kept or more.outcome is Outcome.INTERRUPTED else main
+            best = self._polished(main, after, max(30, steps // 3))
+        if best.outcome is Outcome.WORSE:  # by its own records, but not by the judge
+            rise = f"the ELBO rose by {self.elbo(best.family) - before:.3g} nats from the start"
+            best = replace(best, outcome=Outcome.BUDGET, status=f"used its {best.state.step} steps; {rise}")
         return self.finish(best)
 
+    def _from_the_start(self, start: Family, before: float, method: Method, steps: int) -> Fit:
+        """Small steps where large ones made the start worse, and the start itself where they do so too."""
+        self.notes.append("BaM made the start worse; proximal score matching began there instead")
+        again = self.stage(start, replace(POLISH, learning_rate=0.02), min(steps, 200))
+        if self.elbo(again.family) > before:
+            return again
+        self.notes.append("nothing improved on the start, which is the result")
+        same = self._loop(start, method, steps, self.wishes.options(steps)).stop()[0]
+        return replace(same, outcome=Outcome.BUDGET, status="no method improved on the start")
+
+    def _polished(self, main: Fit, before: float, steps: int) -> Fit:
+        more = self.stage(main.family, POLISH, steps)
+        gain = self.elbo(more.family) - before
+        words = (
+            f"gained {gain:.2g} nats of ELBO and was kept" if gain > 0 else "gained nothing and was dropped"
+        )
+        self.notes.append(f"proximal score matching from there {words}")
+        return more if gain > 0 or more.outcome is Outcome.INTERRUPTED else main
+
     # -- the parts ---------------------------------------------------------------------------------
-
-    def search(self, q0: Normal) -> Normal:
-        """The start, with what was found out about the density."""
-        rng = generator(self.seed, self.target.device, "search")
-        dim = self.target.dim
-        count = max(1, min(4, POINTS // dim))
-        x = start_points(self.counted, q0.mean, count, rng)
-        if self.wishes.check:
-            near = DiagonalGaussian(x[:1], torch.full_like(x[:1], math.log(0.01)))
-            self.check_calls += check_start(self.target, near)
-        self._look_for_impropriety(q0)
-        places = newton(self.counted, x) if dim <= NEWTON else climb(self.counted, x)
-        start = best_start(self.counted, places, q0, rng)
-        self._tell(places, len(x))
-        return start
-
-    def _look_for_impropriety(self, q0: Normal) -> None:
-        draws = q0.sample(20, generator(self.seed, self.target.device, "propriety"))
-        free = improper_coordinates(self.target, draws)
-        self.check_calls += len(draws)
-        if free:
-            self.doubts.append(
-                f"the log density is linear in {', '.join(free)}, so it cannot be normalised; "
-                "give every parameter a prior"
-            )
-
-    def _tell(self, places: list[Place], count: int) -> None:
-        """What the climbs found, in a sentence."""
-        last, kind = places[-1], "Newton" if self.target.dim <= NEWTON else "L-BFGS"
-        spent = f"{self.counted.score_calls:,} score calls"
-        if last.at_mode.any():
-            self.notes.append(f"start: {kind} climbs from {count} points found a mode ({spent})")
-            return
-        i = int(last.value.argmax())
-        rise = float(last.value[i] - places[max(0, len(places) - 6)].value[i])
-        names = getattr(self.target, "names", None) or [f"x[{k + 1}]" for k in range(self.target.dim)]
-        moved = int((last.x[i] - places[0].x[i]).abs().argmax())
-        if rise > GAIN:
-            where = f"towards {names[moved]} = {float(last.x[i, moved]):.3g} on the unconstrained scale"
-            self.notes.append(
-                f"no mode: the log density still rises at the end of {kind} climbs from {count} points, "
-                f"{where} ({spent}); densities of centred hierarchical models do that. The fit begins at the "
-                "local Gaussian of the best ELBO on the way"
-            )
-        else:
-            self.notes.append(
-                f"no mode: {kind} climbs from {count} points ended where the density is not smooth or has no "
-                f"peak ({spent}). The fit begins at the local Gaussian of the best ELBO on the way"
-            )
 
     def _loop(self, q: Family, method: Method, steps: int, options: Options) -> Loop:
         method.check(q, self.target)
         batch = as_batch([self.target])
         return Loop.start(batch, type(q).stack([q]), method, steps, [self.seed], options, [self.target])
 
-    def stage(self, q: Family, method: Method, steps: int, stop: Plateau | None = None) -> Fit:
+    def stage(
+        self, q: Family, method: Method, steps: int, records: int = 12, stop: Plateau | None = None
+    ) -> Fit:
         """One loop; its target is checked only if no search has done it."""
-        check = self.wishes.check and not self.stages and not self.counted.score_calls
-        options = self.wishes.options(steps, 20, check)
-        options = replace(options, stop=self.wishes.stop or stop)
+        check = self.wishes.check and not self.stages and self.start is None
+        options = replace(self.wishes.options(steps, records, check), stop=self.wishes.stop or stop)
         done = self._loop(q, method, steps, options).run()[0]
         self.stages.append(done)
         self.notes.append(f"{type(method).__name__}: {done.score_calls:,} score calls; {done.status}")
@@ -230,7 +185,7 @@ class _Run:
             return -math.inf
         with torch.no_grad():
             value = float(self.judge(type(q).stack([q]), as_batch([self.target]))[0])
-        self.counted.density_evaluations += JUDGES
+        self.judged += JUDGES
         return value if math.isfinite(value) else -math.inf
 
     def _failed(self, done: Fit, q0: Family) -> bool:
@@ -241,43 +196,26 @@ class _Run:
         return done.outcome is Outcome.WORSE
 
     def _spread(self, q: Family) -> float:
-        x = q.sample(JUDGES, generator(self.seed, q.device, "judge"))
-        return float((self.counted.value(x) - q.log_prob(x)).std())
+        x = self._draws(q)
+        self.judged += JUDGES
+        with torch.no_grad():
+            return float((self.target.log_prob(x) - q.log_prob(x)).std())
+
+    def _draws(self, q: Family) -> Tensor:
+        return q.sample(JUDGES, generator(self.seed, q.device, "judge"))
 
     def finish(self, best: Fit) -> Fit:
         """`best`, with the counts, the time and the story of everything that was done."""
-        stages = self.stages or [best]
-        total = Counts(
-            score_calls=self.counted.score_calls + sum(s.counts.score_calls for s in stages),
-            hessian_products=sum(s.counts.hessian_products for s in stages),
-            density_evaluations=self.counted.density_evaluations
-            + sum(s.counts.density_evaluations for s in stages),
-            check_calls=self.check_calls + sum(s.counts.check_calls for s in stages),
-            skipped_steps=sum(s.counts.skipped_steps for s in stages),
-            start_calls=self.counted.score_calls,
-        )
+        done = join(best, self.stages or [best], self.start)
+        doubts = done.doubts
+        if self.start is not None and not self.start.mode and not doubts:
+            reason = escaped(self.target, self._draws(best.family))
+            doubts = () if reason is None else (reason,)
+        family = self.notes[:1] if self.notes and self.notes[0].startswith("family") else []
         return replace(
-            best,
+            done,
             status=f"auto: {type(best.method).__name__} {best.status}",
-            history=self._history(stages),
-            counts=total,
-            seconds=time.perf_counter() - self.began,
-            notes=tuple(self.notes),
-            doubts=tuple(self.doubts),
+            counts=replace(done.counts, density_evaluations=done.counts.density_evaluations + self.judged),
+            notes=(*family, *done.notes, *self.notes[len(family) :]),
+            doubts=doubts,
         )
-
-    def _history(self, stages: Sequence[Fit]) -> History:
-        """The records of all stages in a row, the score calls and seconds of the search in front."""
-        joined = History()
-        step, calls = 0.0, float(self.counted.score_calls)
-        seconds = time.perf_counter() - self.began - sum(stage.seconds for stage in stages)
-        for stage in stages:
-            for row in stage.history:
-                row["step"] += step
-                row["score_calls"] += calls
-                row["seconds"] += seconds
-                joined.add(**row)
-            step += stage.state.step
-            calls += stage.counts.score_calls
-            seconds += stage.seconds
-        return joined

@@ -23,7 +23,7 @@ __all__ = ["Normal", "best_start", "default_family", "start_points"]
 
 Normal = FullGaussian | DiagonalGaussian | LowRankGaussian
 
-FULL, LOW_RANK, RANK = 200, 5000, 20  # the largest dimension of each family, and the rank of the second
+FULL, LOW_RANK, RANK = 400, 5000, 20  # the largest dimension of each family, and the rank of the second
 DRAWS = 32  # per candidate
 TRIES = 100  # random points among which finite ones are sought
 

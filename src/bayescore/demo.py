@@ -9,7 +9,7 @@ nines are never shown in training: a network that knows what it has seen is less
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ TRAIN, BATCH, EPOCHS, DRAWS = 200, 32, 100, 50
 HIDDEN = (200, 200)
 PLACE = Path("demo/demo.png")
 METHODS = {"plain network": "plain", "ADVI": "advi", "ProximalScore": "proximal"}
-COLUMNS = {
+COLUMNS: dict[str, Callable[[dict[str, float]], str]] = {
     "accuracy": lambda s: f"{100 * (1 - s['error']):.1f} %",
     "NLL": lambda s: f"{s['nll']:.3f}",
     "ECE": lambda s: f"{100 * s['ece']:.1f} %",
@@ -99,7 +99,7 @@ def make_table(readers: Mapping[str, Reader]) -> Table:
 
 
 def picture(readers: Mapping[str, Reader]) -> Figure:
-    """Reliability diagrams above; below, the digits that ProximalScore is least certain about, and unseen ones."""
+    """Reliability diagrams; the digits that ProximalScore is least certain about; the unseen ones."""
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:
@@ -108,7 +108,8 @@ def picture(readers: Mapping[str, Reader]) -> Figure:
     last = readers["ProximalScore"]
     with figure_style():
         figure = Figure(figsize=(8.6, 6.2), layout="constrained")
-        above, middle, below = figure.subfigures(3, 1, height_ratios=(2.3, 1.25, 1.25))
+        rows: Any = figure.subfigures(3, 1, height_ratios=(2.3, 1.25, 1.25))
+        above, middle, below = rows
         above.suptitle("Said with confidence, and how often true: digits 0 to 7 from 200 images")
         panels = above.subplots(1, len(readers), sharey=True)
         for axes, (name, reader) in zip(panels, readers.items(), strict=True):
@@ -131,7 +132,7 @@ def _row(panels: Any, part: Images, prediction: ClassPrediction) -> None:
 
 def _image(axes: Axes, part: Images, prediction: ClassPrediction, index: int) -> None:
     share, classes = prediction.probs[index].topk(2)
-    axes.imshow(part.x[index], cmap="gray_r")
+    axes.imshow(part.x[index].numpy(), cmap="gray_r")
     said = ", ".join(f"{int(k)}: {100 * float(p):.0f} %" for k, p in zip(classes, share, strict=True))
     axes.set_title(f"a {int(part.y[index])}", fontsize=9)
     axes.set_xlabel(said, fontsize=8)
@@ -145,7 +146,8 @@ def main() -> None:
     out.print(f"Three networks learn the digits 0 to 7 from {TRAIN} images of scikit-learn's ...")
     readers = demonstrate()
     out.print(make_table(readers))
-    out.print("\nTested on 475 other images; ECE: top label, 15 bins; lower is better for NLL and ECE.")
+    count = len(readers["ProximalScore"].known.probs)
+    out.print(f"\nTested on {count} other images; ECE: top label, 15 bins; lower is better for NLL and ECE.")
     out.print("OOD AUROC: how well the entropy tells the eights and nines, never seen, from the rest.")
     PLACE.parent.mkdir(exist_ok=True)
     picture(readers).savefig(PLACE, dpi=110)

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bayescore.auto import Wishes, auto
-from bayescore.candidates import default_family
+from bayescore.begin import Start, can_search, find_start, join, standard
 from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.loop import Callback, Loop, Metric
-from bayescore.methods import Method
-from bayescore.result import Fit, Outcome
+from bayescore.methods import Method, ProximalScore
+from bayescore.outcome import Counts, Outcome
+from bayescore.result import Fit
 from bayescore.start import check_match
 from bayescore.status import Plateau
 from bayescore.targets.base import Target, as_batch
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 def fit(
     target: Target,
-    family: Family | None = None,
+    family: Family | Start | None = None,
     method: Method | str | None = None,
     *,
     steps: int | None = None,
@@ -40,7 +41,8 @@ def fit(
 
     Arguments:
         target: what to approximate.
-        family: where to start, q0; it is not changed. Without one it is chosen by the dimension.
+        family: where to start, q0, or what `bs.find_start` found; it is not changed. Without one the family
+            is chosen by the dimension, and the start is found by a search where there is a density to climb.
         method: how: a method, or "auto" (the default), which begins near a mode, runs BaM where scores are
             exact and proximal score matching where they are noisy, keeps the best q and says in `fit.notes`
             what it did.
@@ -81,7 +83,7 @@ def fit(
 
 def fit_many(
     target: Target | Sequence[Target],
-    family: Family | Sequence[Family] | None = None,
+    family: Family | Start | Sequence[Family] | None = None,
     method: Method | str | None = None,
     *,
     steps: int | None = None,
@@ -99,7 +101,7 @@ def fit_many(
     after the other. A fit's result is the same whichever others run beside it.
     """
     _check_kind("target", target)
-    if family is not None:
+    if family is not None and not isinstance(family, Start):
         _check_kind("family", family)
     if method not in (None, "auto"):
         _check_kind("method", method)
@@ -113,12 +115,29 @@ def fit_many(
             raise TypeError(f"a seed is an int that a file can hold; got {seed!r}")
     targets = _spread("targets", target, len(seeds))
     if chosen is None:
-        starts = [None] * len(seeds) if family is None else _spread("families", family, len(seeds))
-        return _automatic(targets, starts, seeds, wishes)
-    if family is None:
-        families: list[Family] = [default_family(t.dim, 1.0, t.dtype, t.device) for t in targets]
-    else:
-        families = _spread("families", family, len(seeds))
+        if isinstance(family, Start):
+            raise TypeError('"auto" finds a start by itself; name a method to begin at a start of yours')
+        given = [None] * len(seeds) if family is None else _spread("families", family, len(seeds))
+        return _automatic(targets, given, seeds, wishes)
+    if family is None or isinstance(family, Start):
+        found = [family or _start(t, seed, check) for t, seed in zip(targets, seeds, strict=True)]
+        families = [start.family for start in found]
+        searched = any(start.counts.start_calls for start in found)
+        begun = fit_many(
+            targets,
+            families,
+            chosen,
+            steps=steps,
+            seeds=seeds,
+            metrics=metrics,
+            record_every=record_every,
+            stop=stop,
+            callbacks=callbacks,
+            progress=progress,
+            check=check and not searched,
+        )
+        return [join(done, [done], start) for done, start in zip(begun, found, strict=True)]
+    families = _spread("families", family, len(seeds))
     for t, q in zip(targets, families, strict=True):
         check_match(t, q)
         chosen.check(q, t)
@@ -140,14 +159,27 @@ def fit_many(
     return Loop.start(batch_target, batch_family, chosen, steps, seeds, options, targets).run()
 
 
+def _start(target: Target, seed: int, check: bool) -> Start:
+    q0 = standard(target)
+    if can_search(target, q0):
+        return find_start(target, q0, seed=seed, check=check)
+    return Start(q0, Counts(), 0.0, False, (), ())
+
+
 def _automatic(
     targets: Sequence[Target], starts: Sequence[Family | None], seeds: Sequence[int], wishes: Wishes
 ) -> list[Fit]:
     fits: list[Fit] = []
     for t, q, seed in zip(targets, starts, seeds, strict=True):
-        fits.append(auto(t, q, seed, wishes))
-        if fits[-1].outcome is Outcome.INTERRUPTED:  # one Ctrl-C is for all of them
-            break
+        if fits and fits[-1].outcome is Outcome.INTERRUPTED:  # one Ctrl-C is for all of them
+            q0 = standard(t) if q is None else q
+            options = wishes.options(1000)
+            loop = Loop.start(
+                as_batch([t]), type(q0).stack([q0]), ProximalScore(), 1000, [seed], options, [t]
+            )
+            fits += loop.stop()
+        else:
+            fits.append(auto(t, q, seed, wishes))
     return fits
 
 

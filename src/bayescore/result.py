@@ -127,6 +127,9 @@ class Fit:
         ratios = self._log_ratios
         if isinstance(ratios, str):
             return f"unknown: {ratios}"
+        lost = float((~ratios.isfinite()).double().mean())
+        if lost > 0:
+            return f"do not trust this approximation: the density is not finite at {lost:.2%} of its draws"
         khat, spread = pareto_khat(ratios).value, float(ratios.std())
         if spread < EVEN:
             return f"good: log density and log q differ by a constant up to {spread:.1g} nats"

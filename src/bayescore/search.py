@@ -7,7 +7,8 @@ and is made positive whatever its signs, in coordinates where its diagonal is on
     x <- x + a F F^T s,   a the best of 2, 1, 1/2, 1/4, ...        a Newton step that avoids saddles       (3)
     |F^T s|^2 / 2                                                  nats that the step promises             (4)
 A mode is a point where all l > 0 and (4) is below a thousandth. Where D is too large for (1), L-BFGS climbs,
-and the curvature along each coordinate is that of its last steps.
+and the curvature along each coordinate is estimated at its end from random signs v:
+    A_ii = E [ v_i (A v)_i ],   A v = (s(x - h v) - s(x + h v)) / (2 h)                                   (5)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ FLAT = 1e-6  # the least curvature along a coordinate that is believed: a standa
 STILL = 1e-3  # nats that an iteration of L-BFGS must bring
 MEMORY = 8  # steps that L-BFGS remembers
 TRIALS = 12  # evaluations of one line search
+PROBES = 32  # random signs
 
 
 class Counted:
@@ -97,7 +99,7 @@ def _survey(counted: Counted, x: Tensor) -> tuple[Place, Tensor]:
     return Place(x, value.reshape(S, -1)[:, -1], factor, at_mode), step
 
 
-def climb(counted: Counted, x: Tensor, iterations: int = 100) -> list[Place]:
+def climb(counted: Counted, x: Tensor, rng: torch.Generator, iterations: int = 100) -> list[Place]:
     """L-BFGS climbs from finite points x (S, D); the start and the end."""
     value, score = counted.both(x)
     first = Place(x, value, torch.ones_like(x), torch.zeros_like(value, dtype=torch.bool))
@@ -114,10 +116,19 @@ def climb(counted: Counted, x: Tensor, iterations: int = 100) -> list[Place]:
         x, value, score = new_x, new_value, new_score
         if not active.any():
             break
-    bend = sum(((d * y).clamp_min(0) for d, y in pairs), torch.zeros_like(x))
-    way = sum((d.square() for d, _ in pairs), torch.zeros_like(x))
-    curvature = torch.where(way > 0, bend / way.clamp_min(1e-300), torch.ones_like(x)).clamp_min(FLAT)
-    return [first, Place(x, value, curvature.rsqrt(), ~active)]
+    return [first, Place(x, value, _curvature(counted, x, rng).rsqrt(), ~active)]
+
+
+def _curvature(counted: Counted, x: Tensor, rng: torch.Generator) -> Tensor:
+    """(5) at points (S, D), where it is positive; else its mean size."""
+    S, D = x.shape
+    v = torch.randint(0, 2, (PROBES, 1, D), generator=rng, device=x.device).to(x.dtype) * 2 - 1
+    h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + x.abs().amax(-1, keepdim=True))  # (S, 1)
+    around = torch.cat([x + h * v, x - h * v])  # (2 PROBES, S, D)
+    up, down = counted.both(around.reshape(-1, D))[1].reshape(2, PROBES, S, D)
+    A = (v * (down - up) / (2 * h)).mean(0)
+    typical = A.abs().mean(-1, keepdim=True).clamp_min(FLAT)
+    return torch.where(A / typical > 0.01, A, typical)
 
 
 def _direction(score: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:

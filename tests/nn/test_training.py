@@ -6,26 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from toy_problem import loader, network, rings
 
 import bayescore.nn as bnn
-
-
-def rings(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Two classes: inside and outside a circle."""
-    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
-    return x, (x.square().sum(1) > 1.4).long()
-
-
-def loader(n: int, seed: int, batch: int = 32, regression: bool = False) -> DataLoader[tuple[Tensor, ...]]:
-    x, y = rings(n, seed)
-    data = TensorDataset(x, x.sum(1, keepdim=True).sin() if regression else y)
-    return DataLoader(data, batch, shuffle=True, generator=torch.Generator().manual_seed(0))
-
-
-def network(out: int = 2) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, out))
+from bayescore.nn.plain import PlainAdam
 
 
 @pytest.mark.parametrize(
@@ -34,10 +18,13 @@ def network(out: int = 2) -> nn.Module:
         ("proximal", {}),
         ("proximal", {"solver": "gradient", "lr": 1e-2}),
         ("advi", {"lr": 1e-2}),
-        ("bam", {"lr": 0.05}),
+        ("bam", {}),
         ("sgld", {"lr": 0.1, "burn_in": 100, "thin": 5}),
+        ("plain", {"lr": 1e-2}),
+        ("dropout", {"lr": 1e-2, "p": 0.1}),
+        ("swag", {"lr": 1e-2}),
     ],
-    ids=["exact", "gradient", "advi", "bam", "sgld"],
+    ids=["exact", "gradient", "advi", "bam", "sgld", "plain", "dropout", "swag"],
 )
 def test_every_method_learns_a_small_problem_in_two_hundred_steps(
     method: str, options: dict[str, float]
@@ -96,3 +83,86 @@ def test_unknown_methods_and_unsized_data_are_refused() -> None:
     with pytest.raises(ValueError, match="num_data="):
         bnn.fit(network(), batches)
     bnn.fit(network(), batches, num_data=8, epochs=1)
+
+
+def test_plain_training_finds_the_map_estimate_of_the_same_prior() -> None:
+    """Linear regression with noise s and the prior N(0, s0^2): (X'X/s^2 + I/s0^2)^-1 X'y/s^2."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 3, generator=rng)
+    y = x @ torch.ones(3, 1) + torch.randn(20, 1, generator=rng)
+    model, noise, prior = nn.Linear(3, 1, bias=False), 2.0, 0.5
+    like = bnn.likelihoods.Gaussian(noise)
+    fit = bnn.fit(model, [(x, y)], like, "plain", num_data=20, epochs=500, lr=0.05, prior_sd=prior)
+    exact = torch.linalg.solve(x.T @ x / noise**2 + torch.eye(3) / prior**2, x.T @ y / noise**2)
+    torch.testing.assert_close(model.weight.detach().T, exact, rtol=1e-3, atol=1e-3)
+    assert isinstance(fit.posterior, bnn.PointPosterior)
+
+
+def test_without_a_prior_plain_training_is_adam() -> None:
+    x, y = rings(32, 0)
+    one, two = network(), network()
+    ours = PlainAdam(one.parameters(), 32, lr=1e-2, prior_sd=float("inf"))
+    theirs = torch.optim.Adam(two.parameters(), lr=1e-2)
+    for model, opt in ((one, ours), (two, theirs)):
+        for _ in range(5):
+            opt.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            opt.step()
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_batch_that_is_not_finite_is_left_out_and_counted() -> None:
+    x, y = rings(32, 0)
+    bad = torch.full_like(x, float("nan"))
+    batches = [(x, y), (bad, y), (x, y)]
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        fit = bnn.fit(network(), batches, method="plain", num_data=96, epochs=2)
+    assert "4 updates" in fit.status
+    assert "2 left out" in fit.status
+    with (
+        pytest.warns(RuntimeWarning, match="not finite"),
+        pytest.raises(FloatingPointError, match="in a row"),
+    ):
+        bnn.fit(network(), [(bad, y)], method="plain", num_data=32, epochs=30)
+
+
+def test_swag_collects_over_the_second_half() -> None:
+    fit = bnn.fit(network(), loader(64, 0), method="swag", epochs=8, rank=3, validation=loader(32, 1))
+    assert isinstance(fit.posterior, bnn.SwagPosterior)
+    assert ["validation_nll" in row for row in fit.history] == [False] * 5 + [True] * 3
+    assert fit.posterior.size <= 3
+
+
+def test_dropout_is_taken_out_after_training_and_stays_in_the_posterior() -> None:
+    model = network()
+    fit = bnn.fit(model, loader(64, 0), method="dropout", p=0.2, epochs=2)
+    assert not any(module._forward_hooks for module in model.modules())
+    x, _ = rings(10, 1)
+    assert float(fit.predict(x, 20).mutual_information.max()) > 0
+
+
+def test_training_repeats_under_a_seed_also_where_torch_draws_globally() -> None:
+    """Dropout and a shuffling loader draw from the global stream, which is left as it was."""
+    data = TensorDataset(*rings(64, 0))
+    x, _ = rings(10, 1)
+    before, rows = torch.get_rng_state(), []
+    for _ in range(2):
+        fit = bnn.fit(
+            network(), DataLoader(data, 16, shuffle=True), method="dropout", p=0.2, epochs=3, seed=1
+        )
+        rows.append(fit.predict(x).probs)
+    assert torch.equal(rows[0], rows[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_callable_likelihood_works_with_every_method() -> None:
+    def loss(outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - y).square().sum(1).mean()
+
+    for method in ("proximal", "plain", "swag"):
+        fit = bnn.fit(
+            network(1), loader(64, 0, regression=True), loss, method, epochs=6,
+            validation=loader(32, 1, regression=True),
+        )  # fmt: skip
+        assert fit.predict(rings(3, 0)[0], 4).mean.shape == (3, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,29 +35,44 @@ def test_a_checkpoint_needs_no_pickle_and_keeps_wide_state_beside_bfloat16_weigh
     assert all(s["mean"].dtype == torch.float32 for s in resumed.state.values())
 
 
-def test_a_fresh_process_continues_bitwise(tmp_path: Path) -> None:
-    model = MLP.module()
-    opt = ProximalScore(model.parameters(), 50)
-    train(opt, MLP, model, 3)
-    torch.save(opt.state_dict(), tmp_path / "opt.pt")
-    train(opt, MLP, model, 2, first=3)
-    program = f"""
-import sys, torch
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from small_networks import NETWORKS, train
-from bayescore.optim import ProximalScore
+PROGRAM = """
+import os, sys, torch
+sys.path.insert(0, {here!r})
+from small_networks import NETWORKS, SHELLS, train
 case = NETWORKS["mlp"]
-model = case.module(seed=8)
-opt = ProximalScore(model.parameters(), 50)
-opt.load_state_dict(torch.load({str(tmp_path / "opt.pt")!r}, weights_only=True))
-train(opt, case, model, 2, first=3)
-torch.save(opt.state_dict(), {str(tmp_path / "end.pt")!r})
+models = {{name: case.module() for name in SHELLS}}
+opts = {{name: make(models[name].parameters(), 50) for name, make in SHELLS.items()}}
+for i in range(10**6):
+    for name, opt in opts.items():
+        train(opt, case, models[name], 1, first=i)
+    torch.save({{name: opt.state_dict() for name, opt in opts.items()}}, {path!r} + ".new")
+    os.replace({path!r} + ".new", {path!r})
+    print(i + 1, flush=True)
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
-    end = torch.load(tmp_path / "end.pt", weights_only=True)
-    resumed = ProximalScore(MLP.module().parameters(), 50)
-    resumed.load_state_dict(end)
-    assert same_state(opt, resumed)
+
+
+def test_a_killed_process_loses_at_most_its_current_step_and_another_continues_bitwise(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "opt.pt"
+    program = PROGRAM.format(here=str(Path(__file__).parent), path=str(path))
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    with child.stdout as lines:
+        done = [int(next(lines)) for _ in range(3)]
+        child.kill()
+        done += [int(line) for line in lines if line.strip()]
+    assert child.wait() == -signal.SIGKILL
+    saved = torch.load(path, weights_only=True)
+    steps = saved["exact"]["param_groups"][0]["step"]
+    assert steps in (done[-1], done[-1] + 1)  # the last may have been saved and not announced
+    for shell, make in SHELLS.items():
+        model, other = MLP.module(), MLP.module(seed=8)
+        opt, resumed = make(model.parameters(), 50), make(other.parameters(), 50)
+        resumed.load_state_dict(saved[shell])
+        train(opt, MLP, model, steps + 2)
+        train(resumed, MLP, other, 2, first=steps)
+        assert same_state(opt, resumed)
 
 
 def test_group_options_and_schedules_come_back() -> None:

@@ -6,21 +6,24 @@ import math
 
 import pytest
 import torch
+from small_networks import SHELLS
 from torch import Tensor
 
 from bayescore.families import DiagonalGaussian
+from bayescore.fit import fit
 from bayescore.methods import ADVI as FunctionalADVI
 from bayescore.methods import BaM as FunctionalBaM
+from bayescore.methods import Method
 from bayescore.methods import ProximalScore as FunctionalProximal
 from bayescore.methods.bam import bam_diagonal
 from bayescore.methods.ridge import proximal_ridge
 from bayescore.optim import ADVI, BaM, ProximalScore
 from bayescore.optim.base import Shell
-from bayescore.oracle import CountingOracle
+from bayescore.optim.fused import SLICE
 from bayescore.rng import Streams
 from bayescore.targets import ScoreFunction
 
-DIM = 7
+DIM, SEED = 7, 11
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
@@ -37,17 +40,6 @@ def score(x: Tensor) -> Tensor:
     return -SCALE.to(x) * (x - CENTRE.to(x)) - 0.1 * x**3
 
 
-class Given(Streams):
-    """A stream that gives noise fixed beforehand."""
-
-    def __init__(self, eps: Tensor) -> None:
-        super().__init__([0], dtype=eps.dtype)
-        self.eps = eps
-
-    def normal(self, *shape: int) -> Tensor:
-        return self.eps.reshape(1, *shape)
-
-
 def one_step(opt: Shell, p: torch.nn.Parameter, eps: Tensor) -> tuple[Tensor, Tensor]:
     """One step of a network optimizer whose mean loss is -log p / num_data, under the given noise."""
     opt.noise = lambda member, draw: eps[draw].clone()  # type: ignore[method-assign]
@@ -60,15 +52,16 @@ def one_step(opt: Shell, p: torch.nn.Parameter, eps: Tensor) -> tuple[Tensor, Te
 
 
 def start(dtype: torch.dtype, draws: int) -> tuple[torch.nn.Parameter, Tensor]:
-    return torch.nn.Parameter(numbers(DIM, seed=3).to(dtype)), numbers(draws, DIM, seed=4).to(dtype)
+    """A parameter, and the noise (draws, DIM) that `bs.fit` has in its first step."""
+    return torch.nn.Parameter(numbers(DIM, seed=3).to(dtype)), Streams([SEED]).normal(draws, DIM)[0].to(dtype)
 
 
-def functional_step(method: object, p: Tensor, sd: float, eps: Tensor) -> tuple[Tensor, Tensor]:
+def functional_step(method: Method, p: Tensor, sd: float) -> tuple[Tensor, Tensor]:
+    """Mean and sd after one step of `bs.fit` with the diagonal family."""
     q = DiagonalGaussian(p.detach().double(), torch.full((DIM,), sd, dtype=torch.float64).log())
-    oracle = CountingOracle(ScoreFunction(score, DIM), 1)
-    state = method.init(DiagonalGaussian.stack([q]), 1000)  # type: ignore[attr-defined]
-    new, _ = method.step(state, oracle, Given(eps.double()))  # type: ignore[attr-defined]
-    return new.family.mean[0], new.family.sd[0]
+    done = fit(ScoreFunction(score, DIM), q, method, steps=1, seed=SEED, check=False, progress=False)
+    assert isinstance(done.family, DiagonalGaussian)
+    return done.family.mean, done.family.sd
 
 
 def agree(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:
@@ -94,9 +87,9 @@ def test_exact_step_is_the_ridge_step(dtype: torch.dtype, draws: int, data: int)
 
 @BOTH
 @pytest.mark.parametrize("draws", [1, 3])
-def test_exact_step_is_that_of_the_functional_method(dtype: torch.dtype, draws: int) -> None:
+def test_exact_step_is_that_of_fit(dtype: torch.dtype, draws: int) -> None:
     p, eps = start(dtype, draws)
-    expected = functional_step(FunctionalProximal(solver="exact", samples=draws), p, 0.3, eps)
+    expected = functional_step(FunctionalProximal(solver="exact", samples=draws), p, 0.3)
     # the functional method raises both dampings by how far the scores are from q's own
     theta = p.detach().double() + 0.3 * eps.double()
     wide = max(10.0, 0.5 * DIM**0.5) * float((0.3 * score(theta) + eps.double()).square().mean().sqrt())
@@ -115,7 +108,7 @@ def test_gradient_solver_is_algorithm_1(dtype: torch.dtype, draws: int, optimize
         inner_steps=4, samples=draws, alpha=0.5, learning_rate=rate, decay="constant", floor=0.0,
         optimizer=optimizer, momentum=0.5, metric="euclidean",
     )  # fmt: skip
-    expected = functional_step(method, p, 0.3, eps)
+    expected = functional_step(method, p, 0.3)
     opt = ProximalScore(
         [p], 1, solver="gradient", inner_steps=4, alpha=0.5, lr=rate, sd_rate=1.0, floor=0.0,
         optimizer=optimizer, momentum=0.5, **FLAT,
@@ -125,21 +118,19 @@ def test_gradient_solver_is_algorithm_1(dtype: torch.dtype, draws: int, optimize
 
 @BOTH
 @pytest.mark.parametrize("draws", [1, 3])
-def test_advi_step_is_that_of_the_functional_method(dtype: torch.dtype, draws: int) -> None:
+def test_advi_step_is_that_of_fit(dtype: torch.dtype, draws: int) -> None:
     p, eps = start(dtype, draws)
-    expected = functional_step(
-        FunctionalADVI(samples=draws, learning_rate=0.01, decay="constant"), p, 0.3, eps
-    )
+    expected = functional_step(FunctionalADVI(samples=draws, learning_rate=0.01, decay="constant"), p, 0.3)
     opt = ADVI([p], 1, lr=0.01, sd_rate=1.0, **FLAT)
     agree(one_step(opt, p, eps), expected, dtype)
 
 
 @BOTH
 @pytest.mark.parametrize("draws", [2, 5])
-def test_uncentred_bam_step_is_that_of_the_functional_method(dtype: torch.dtype, draws: int) -> None:
+def test_published_bam_step_is_that_of_fit(dtype: torch.dtype, draws: int) -> None:
     p, eps = start(dtype, draws)
-    expected = functional_step(FunctionalBaM(batch=draws, regularisation=0.7), p, 0.3, eps)
-    opt = BaM([p], 100, lr=0.7, centred=False, **FLAT)
+    expected = functional_step(FunctionalBaM(batch=draws, regularisation=0.7), p, 0.3)
+    opt = BaM([p], 100, lr=0.7, published=True, **FLAT)
     agree(one_step(opt, p, eps), expected, dtype)
 
 
@@ -149,23 +140,95 @@ def test_bam_with_a_prior_is_bam_of_the_posterior() -> None:
     theta = q + sd * eps
     lam = torch.tensor(0.7, dtype=torch.float64)
     mean, log_sd = bam_diagonal(q, sd.log(), theta, score(theta) - (theta - 0.2) / 4, lam)
-    opt = BaM([p], 100, lr=0.7, centred=False, prior_mean=0.2, prior_sd=2.0, init_sd=0.3)
+    opt = BaM([p], 100, lr=0.7, published=True, prior_mean=0.2, prior_sd=2.0, init_sd=0.3)
     agree(one_step(opt, p, eps), (mean, log_sd.exp()), torch.float64)
 
 
+def test_paired_bam_step_is_published_bam_where_the_mean_score_is_zero() -> None:
+    """On all the data and at the optimum's mean, (4) of optim/bam.py is (1)."""
+    target = numbers(DIM, seed=5).exp()
+    p = torch.nn.Parameter(torch.zeros(DIM, dtype=torch.float64))
+    opt = BaM([p], 1, lr=0.2, damping=3.0, **FLAT)
+    eps = numbers(DIM, seed=6)
+    opt.noise = lambda member, draw: eps * (1 - 2 * (draw % 2))  # type: ignore[method-assign]
+    for _ in range(2):
+        for _ in range(2):
+            with opt.sample():
+                p.grad = target * p.detach()
+        opt.step()
+    slope = (0.09 * target**2 * 0.09 - 1) * eps.square() / 2
+    lam = 1 / (4 + 10 * slope.square().mean().sqrt())
+    theta = 0.3 * torch.stack([eps, -eps])
+    _, log_sd = bam_diagonal(
+        torch.zeros_like(eps), torch.full_like(eps, 0.3).log(), theta, -target * theta, lam
+    )
+    torch.testing.assert_close(opt.state[p]["sd"], log_sd.exp(), rtol=1e-12, atol=0)
+
+
+def trained(shell: str, draws: int, dtype: torch.dtype = torch.float32, **options: object) -> Shell:
+    """Three steps on more weights than one slice has."""
+    p = torch.nn.Parameter(numbers(SLICE + 1000, seed=0).to(dtype))
+    opt = SHELLS[shell]([p], 50, prior_mean=0.1, **options)
+    for _ in range(3):
+        for _ in range(draws):
+            with opt.sample():
+                p.grad = p.detach().tanh() / 10
+        opt.step()
+    return opt
+
+
+def same(one: Shell, two: Shell) -> None:
+    for a, b in zip(one.state.values(), two.state.values(), strict=True):
+        for key in a:
+            tolerance = TOLERANCE[a[key].dtype]
+            torch.testing.assert_close(a[key], b[key], rtol=tolerance, atol=0.1 * tolerance)
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_slices_give_the_numbers_of_the_whole(
+    shell: str, draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = max(draws, 2 if shell == "bam" else 1)
+    sliced = trained(shell, draws)
+    monkeypatch.setattr("bayescore.optim.fused.SLICE", 10**9)
+    same(sliced, trained(shell, draws))
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's compiler loads its old one
-def test_the_compiled_pass_gives_the_numbers_of_the_eager_one() -> None:
-    results = []
-    for compiled in (False, True):
-        for draws in (1, 2):
-            p, eps = start(torch.float32, draws)
-            opt = ProximalScore([p], 50, compiled=compiled, batch_size=5)
-            one_step(opt, p, eps)
-            results.append(one_step(opt, p, eps))
-            assert ("compiled" in opt.status) == compiled
-    for eager, fast in zip(results[:2], results[2:], strict=True):
-        for a, b in zip(eager, fast, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+@pytest.mark.parametrize("draws", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "shell", ["exact", *(pytest.param(s, marks=pytest.mark.slow) for s in SHELLS if s != "exact")]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
+def test_the_compiled_pass_gives_the_numbers_of_the_eager_one(
+    shell: str, draws: int, dtype: torch.dtype
+) -> None:
+    draws = max(draws, 2 if shell == "bam" else 1)
+    fast = trained(shell, draws, dtype, compiled=True)
+    assert fast.status.endswith("update compiled")
+    same(fast, trained(shell, draws, dtype, compiled=False))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_rule_can_be_traced_by_the_compiler(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler without its code generation: what costs the seconds."""
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda rule, **o: compiler(rule, backend="aot_eager", **o))
+    fast = trained(shell, 2, compiled=True)
+    assert fast.status.endswith("update compiled")
+    same(fast, trained(shell, 2, compiled=False))
+
+
+def test_small_networks_are_not_compiled_and_large_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(torch, "compile", lambda rule, **o: asked.append(rule) or rule)
+    trained("exact", 1)
+    assert not asked
+    monkeypatch.setattr("bayescore.optim.fused.LARGE", 1000)
+    trained("exact", 1)
+    assert asked
 
 
 def test_a_failing_compiler_leaves_the_eager_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_without_data_the_posterior_is_pulled_to_the_prior(shell: str) -> None:
         "exact": {"lr": 0.5, "damping": 10.0},
         "gradient": {"lr": 0.01, "sd_rate": 1.0},
         "advi": {"lr": 0.02},
-        "bam": {"lr": 0.5},
+        "bam": {"lr": 0.5, "damping": 10.0},
     }[shell]
     opt = SHELLS[shell]([p], 10, prior_mean=2.0, prior_sd=0.5, init_sd=0.3, **own)
     for _ in range(600):

@@ -283,3 +283,16 @@ def test_named_targets_are_made_and_the_nearest_name_is_suggested() -> None:
 def test_impossible_targets_are_refused_with_a_sentence(make, error, sentence) -> None:
     with pytest.raises(error, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("name", sorted(bs.targets.NAMED))
+def test_a_ready_made_target_has_at_least_one_dimension(name: str) -> None:
+    with pytest.raises(ValueError, match="dim must be at least 1; got 0"):
+        bs.targets.by_name(name, 0)
+
+
+def test_a_covariance_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayescore.checks.available_memory", lambda: 10**6)
+    for make in (Gaussian.random, GaussianMixture.random, lambda dim: Gaussian.ill_conditioned(dim, 10.0)):
+        with pytest.raises(MemoryError, match=r"in 400 dimensions needs about .* GB.*take fewer dimensions"):
+            make(400)

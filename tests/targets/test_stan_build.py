@@ -146,6 +146,20 @@ def test_a_wrong_program_ends_in_the_compilers_own_words(
         assert ("wrong.stan" if given is file else "the Stan program") in str(caught.value)
 
 
+@needs_httpstan
+@needs_compiler
+def test_what_cannot_work_is_refused_before_the_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "bayescore.targets.stan.build.run_compiler", lambda *_: pytest.fail("the compiler was called")
+    )
+    with pytest.raises(ValueError, match="the Stan program has no parameters, so there is nothing to infer"):
+        Stan("generated quantities { real x = normal_rng(0, 1); }", cache_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"everything\.stan does not take these data: missing: y, mood"):
+        Stan(PROGRAM, {"N": 1}, cache_dir=tmp_path)
+
+
 def test_a_program_must_be_a_file_or_a_text(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no Stan program at nowhere\.stan"):
         Stan("nowhere.stan")

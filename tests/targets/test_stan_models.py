@@ -114,8 +114,3 @@ def test_two_processes_compile_a_new_program_once(tmp_path: Path) -> None:
     assert [process.returncode for process in running] == [0, 0], said
     assert "".join(said).count("compiled normal.stan in") == 1
     assert "another process is making" in "".join(said)
-
-
-def test_a_program_without_parameters_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the Stan program has no parameters, so there is nothing to infer"):
-        Stan("generated quantities { real x = normal_rng(0, 1); }", cache_dir=tmp_path)

@@ -46,6 +46,10 @@ class Source:
         return self.word.startswith(POSTERIOR)
 
     @property
+    def is_model(self) -> bool:
+        return self.is_stan or self.is_posterior
+
+    @property
     def is_function(self) -> bool:
         return self.word.partition(":")[0].endswith(".py") or ":" in self.word or "/" in self.word
 
@@ -59,19 +63,18 @@ def choose_target(source: Source, *, quiet: bool = False) -> Target:
 
 def _check_options(source: Source) -> None:
     """Refuse an option that this target has no use for."""
-    modelled = source.is_stan or source.is_posterior
     for option, given, fits, owner in (
         ("--data", source.data, source.is_stan, "a Stan program"),
         ("--data-folder", source.data_folder, source.is_posterior, f"{POSTERIOR}NAME"),
         ("--program", source.program, source.is_posterior, f"{POSTERIOR}NAME"),
-        ("--dim", source.dim, not modelled, "a function or a ready-made target"),
+        ("--dim", source.dim, not source.is_model, "a function or a ready-made target"),
     ):
         if given is not None and not fits:
             raise UserError(f"{option} belongs to {owner}; the target here is {source.word}")
 
 
 def _find(source: Source, quiet: bool) -> Target:
-    if source.is_stan or source.is_posterior:
+    if source.is_model:
         with _spoken_compile(quiet), _compiler_messages():
             if source.is_stan:
                 return Stan(source.word, source.data)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bayescore.begin import Start, can_search, find_start
 from bayescore.checks import check_count
 from bayescore.cli.choose import AUTO, choose_family, choose_method
 from bayescore.cli.densities import Source, choose_target
@@ -70,7 +71,11 @@ def fit_command(
     ] = None,
     scale: Annotated[
         float | None,
-        typer.Option(help="Standard deviation of the start q0; 1 unless given.", rich_help_panel=_START),
+        typer.Option(
+            help="Standard deviation of the start q0; 1 unless given, but Stan programs and posteriors begin "
+            "near a mode then.",
+            rich_help_panel=_START,
+        ),
     ] = None,
     method: Annotated[
         str, typer.Option(help="auto, proximal, advi, gsm, bam, fisher or score.", rich_help_panel=_METHOD)
@@ -147,7 +152,8 @@ def fit_command(
             aim = choose_target(source, quiet=quiet)
             sizes = {"components": components, "rank": rank, "layers": layers}
             start = choose_family(family, aim.dim, scale=scale, seed=seed, automatic=how == AUTO, **sizes)
-        result = _run(aim, start, how, steps, seed, quiet)
+            begun = _begun(aim, start, seed) if source.is_model and scale is None and how != AUTO else start
+        result = _run(aim, begun, how, steps, seed, quiet)
         if not quiet:
             kinds = f"{type(result.method).__name__}, {type(result.family).__name__}"
             show_fit(result, console(), f"{kinds}, {target} in {aim.dim} dimensions")
@@ -158,8 +164,15 @@ def fit_command(
         raise typer.Exit(code)
 
 
+def _begun(aim: Target, start: Family | None, seed: int) -> Family | Start | None:
+    """A start near a mode, where a search can find one."""
+    if start is None or not can_search(aim, start):
+        return start
+    return find_start(aim, start, seed=seed)
+
+
 def _run(
-    aim: Target, start: Family | None, how: Method | str, steps: int | None, seed: int, quiet: bool
+    aim: Target, start: Family | Start | None, how: Method | str, steps: int | None, seed: int, quiet: bool
 ) -> Fit:
     try:
         with explained():

@@ -9,25 +9,31 @@ from bayescore.metrics.divergence import ELBO, ForwardKL, gaussian_kl, parameter
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.evaluate import evaluate
 from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
+from bayescore.metrics.reference import Comparison, compare_draws, mean_errors, sd_errors, sliced_wasserstein
 
 __all__ = [
     "ELBO",
+    "Comparison",
     "Estimate",
     "ForwardKL",
     "all_class_ece",
     "aurc",
     "auroc",
     "brier",
+    "compare_draws",
     "ece",
     "ece_floor",
     "error",
     "evaluate",
     "gaussian_kl",
     "mce",
+    "mean_errors",
     "nll",
     "parameter_errors",
     "pareto_khat",
     "reliability",
     "risk_coverage",
+    "sd_errors",
+    "sliced_wasserstein",
     "smoothed_log_weights",
 ]

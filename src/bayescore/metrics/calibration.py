@@ -27,6 +27,7 @@ __all__ = ["Floor", "Reliability", "all_class_ece", "ece", "ece_floor", "mce", "
 
 WAYS = ("mass", "width")
 POOLS = ("all", "top")
+AT_ONCE = 20  # resampled sets of labels held at a time
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ def reliability(
         classes: "top" for the most probable class, "all" for all of them.
     """
     p, y = check_probs(probs, labels)
-    confidence, index = _bins(p, bins, by, classes)
-    return _curve(confidence, index, _hits(p, y, classes), bins)
+    return _curve(_binned(p, bins, by, classes), p, y)
 
 
 def ece(probs: Tensor, labels: Tensor, bins: int = 15, *, by: str = "width") -> float:
@@ -92,19 +92,28 @@ def ece_floor(
     """The noise floor (2), in percent for all classes and a fraction for the top label, as the errors are."""
     check_count("draws", draws)
     p, _ = check_probs(probs, probs.argmax(-1))
-    confidence, index = _bins(p, bins, by, classes)
+    binned = _binned(p, bins, by, classes)
     unit = 100 if classes == "all" else 1
     rng = generator(seed, p.device, "ece floor")
-    values = []
-    for _ in range(draws):
-        y = torch.multinomial(p, 1, generator=rng).squeeze(1)
-        values.append(unit * _curve(confidence, index, _hits(p, y, classes), bins).ece)
+    values: list[float] = []
+    while len(values) < draws:
+        labels = torch.multinomial(p, min(AT_ONCE, draws - len(values)), replacement=True, generator=rng)
+        values += [unit * _curve(binned, p, y).ece for y in labels.T]  # (2)
     found = torch.tensor(values, dtype=torch.float64)
     return Floor(float(found.mean()), float(found.quantile(0.95)))
 
 
-def _bins(p: Tensor, bins: int, by: str, classes: str) -> tuple[Tensor, Tensor]:
-    """Confidence and bin of every pair, (n,) each."""
+@dataclass(frozen=True)
+class _Binned:
+    """Where the pairs lie: the bin of each, and of every bin how many and their mean confidence."""
+
+    index: Tensor
+    count: Tensor
+    confidence: Tensor
+    top: bool
+
+
+def _binned(p: Tensor, bins: int, by: str, classes: str) -> _Binned:
     check_count("bins", bins)
     if by not in WAYS:
         raise unknown_name("way of binning", by, WAYS)
@@ -115,18 +124,16 @@ def _bins(p: Tensor, bins: int, by: str, classes: str) -> tuple[Tensor, Tensor]:
     if by == "mass":
         place = (inner * len(confidence)).long()
         inner = confidence.sort().values[place]
-    return confidence, torch.bucketize(confidence, inner, right=True)  # [low, high), the last closed
+    index = torch.bucketize(confidence, inner, right=True)  # [low, high), the last closed
+    count = torch.bincount(index, minlength=bins).to(p.dtype)
+    return _Binned(index, count, torch.bincount(index, confidence, bins) / count, classes == "top")
 
 
-def _hits(p: Tensor, y: Tensor, classes: str) -> Tensor:
-    if classes == "top":
-        return (p.argmax(1) == y).to(p.dtype)
-    return torch.nn.functional.one_hot(y, p.shape[1]).to(p.dtype).flatten()
-
-
-def _curve(confidence: Tensor, index: Tensor, hits: Tensor, bins: int) -> Reliability:
-    count = torch.bincount(index, minlength=bins).to(confidence.dtype)
-    full = count > 0
-    mean = torch.bincount(index, confidence, bins)[full] / count[full]
-    true = torch.bincount(index, hits, bins)[full] / count[full]
-    return Reliability(mean, true, count[full] / len(confidence))
+def _curve(binned: _Binned, p: Tensor, y: Tensor) -> Reliability:
+    if binned.top:
+        true = binned.index[p.argmax(1) == y]
+    else:
+        true = binned.index.view_as(p).gather(1, y.unsqueeze(1)).squeeze(1)
+    hits = torch.bincount(true, minlength=len(binned.count)) / binned.count
+    full = binned.count > 0
+    return Reliability(binned.confidence[full], hits[full], binned.count[full] / len(binned.index))

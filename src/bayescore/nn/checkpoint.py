@@ -1,4 +1,4 @@
-"""A run's file: nested state as safetensors and JSON, written whole after every epoch, never a pickle.
+"""A run's file: nested state as safetensors and JSON, written whole after every epoch.
 
 A killed run loses the epoch it was in, no more; continued from the file it is bitwise the run that was never
 interrupted.

@@ -7,7 +7,7 @@ it (dropout layers, a shuffling loader) repeats under the seed and does not dist
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +48,6 @@ class Run:
     parts: Parts
     epochs: int
     seed: int
-    validation: Iterable[Any] | None
     patience: int | None
     checkpoint: Path | None
     progress: bool | None
@@ -94,9 +93,9 @@ def _one_more(run: Run, record: Record, start: float) -> None:
     with stream(run.seed, epoch, run.place):
         row = {"epoch": float(epoch), "loss": _pass(run.parts, run.place)}
     recipe.end_epoch(epoch, run.epochs)
-    if run.validation is not None and recipe.ready:
+    if run.parts.validation is not None and recipe.ready:
         posterior = recipe.posterior(run.parts.like)
-        row["validation_nll"] = nll(posterior, run.validation, run.place)
+        row["validation_nll"] = nll(posterior, run.parts.validation, run.place)
         if row["validation_nll"] < record.best_nll or record.best is None:
             record.best, record.best_nll, record.best_epoch = posterior, row["validation_nll"], epoch
     row["seconds"] = record.seconds = time.perf_counter() - start

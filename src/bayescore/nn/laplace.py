@@ -21,11 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_number, unknown_name
+from bayescore.nn.last_layer import last_layer_logits
 from bayescore.nn.likelihoods import Categorical, Gaussian, Likelihood
 from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.posterior import check_request
 from bayescore.nn.prediction import ClassPrediction, ValuePrediction, entropy
 from bayescore.nn.select import last_layer
+from bayescore.nn.validation import nll
 from bayescore.nn.weights import WeightPosterior, Weights
 from bayescore.operators import declare_vision_operators
 from bayescore.rng import generator
@@ -34,7 +36,8 @@ __all__ = ["LaplacePosterior", "laplace"]
 
 STRUCTURES = ("diag", "full", "kron")
 SUBSETS = {"all": "all", "last": "last_layer"}
-JACOBIAN_BYTES = 2**28  # of one forward pass, where no batch size is given
+PASS_BYTES = 2**28  # of Jacobians or covariances in one forward pass, where no batch size is given
+GRID_DRAWS = 10
 GRID = (-4.0, 4.0, 21)  # prior precisions tried on validation data: log10 of the ends, and how many
 
 
@@ -78,13 +81,10 @@ def laplace(
         found.fit(train_loader)
         if prior_sd == "marginal":
             found.optimize_prior_precision(pred_type="glm", method="marglik", prior_structure="scalar")
-        elif prior_sd == "validation":
-            low, high, size = GRID
-            found.optimize_prior_precision(
-                pred_type="glm", method="gridsearch", val_loader=validation,
-                log_prior_prec_min=low, log_prior_prec_max=high, grid_size=size,
-            )  # fmt: skip
-    return LaplacePosterior(model, found, weights, structure, likelihood=like)
+    posterior = LaplacePosterior(model, found, weights, structure, likelihood=like)
+    if validation is not None:
+        posterior.choose_prior(validation)
+    return posterior
 
 
 class LaplacePosterior(WeightPosterior):
@@ -110,6 +110,15 @@ class LaplacePosterior(WeightPosterior):
         """s0, as given or as chosen."""
         return float(self.approximation.prior_precision.flatten()[0]) ** -0.5
 
+    def choose_prior(self, validation: Iterable[Any]) -> None:
+        """Set s0 to the value of a grid whose predictions on the validation batches are the most probable."""
+        batches, place = list(validation), next(iter(self.mean.values())).device
+        losses = {}
+        for precision in torch.logspace(*GRID).tolist():
+            self.approximation.prior_precision = precision
+            losses[precision] = nll(self, batches, place, draws=GRID_DRAWS)
+        self.approximation.prior_precision = min(losses, key=lambda precision: losses[precision])
+
     def draw(self, seed: int, index: int) -> Weights:
         rng = generator((seed * 1_000_003 + index) % 2**63, next(iter(self.mean.values())).device)
         flat = self.approximation.sample(1, rng)[0]
@@ -134,11 +143,19 @@ class LaplacePosterior(WeightPosterior):
             raise ValueError("a linearised network keeps its BatchNorm statistics; leave out recalibrate=")
         if len(parts) > 1:
             raise ValueError(f"laplace-torch takes modules of one input; got {len(parts)}")
-        row = 4 * self.approximation.n_outputs * self.approximation.n_params
-        size = batch_size or max(1, JACOBIAN_BYTES // row)
         place = next(iter(self.mean.values())).device
-        logits = [self.approximation._glm_predictive_distribution(c.to(place)) for c in parts[0].split(size)]
-        f, root = (torch.cat(v) for v in zip(*((m, _root(V)) for m, V in logits), strict=True))  # (2)
+        fast = self.weights == "last" and self.structure != "full"
+        count = self.approximation.n_outputs
+        row = 4 * count * (count if fast else self.approximation.n_params)
+        rows = []
+        with torch.no_grad():
+            for chunk in parts[0].split(batch_size or max(1, PASS_BYTES // row)):
+                if fast:
+                    f, V = last_layer_logits(self.approximation, chunk.to(place), self.structure)
+                else:
+                    f, V = self.approximation._glm_predictive_distribution(chunk.to(place))
+                rows.append((f, _root(V)))
+        f, root = (torch.cat(part) for part in zip(*rows, strict=True))  # (2)
         rng = generator(seed, place, "laplace")
         noise = torch.randn(samples, f.shape[1], generator=rng, device=place, dtype=f.dtype)
         draws = (f + root @ e for e in noise)  # (n, K) each
@@ -220,7 +237,14 @@ def _approximation(model: nn.Module, like: Likelihood, weights: str, structure: 
     else:
         raise ValueError(f"Laplace serves the likelihoods categorical and gaussian; got {like.name}")
     if weights == "last":
-        options["last_layer_name"] = last_layer(model)[0].rpartition(".")[0]
+        name = last_layer(model)[0].rpartition(".")[0]
+        layer = model.get_submodule(name)
+        if not name or not isinstance(layer, nn.Linear):
+            kind = type(layer).__name__
+            raise ValueError(
+                f"the last layer must be nn.Linear inside a module; got {kind}: use weights='all'"
+            )
+        options["last_layer_name"] = name
     subset = SUBSETS[weights]
     return Laplace(
         copy.deepcopy(model), kind, subset_of_weights=subset, hessian_structure=structure, **options
@@ -232,6 +256,6 @@ def _trainable(model: nn.Module) -> list[str]:
 
 
 def _root(V: Tensor) -> Tensor:
-    """R with R R' = V, also where V is singular but for rounding."""
+    """The symmetric R with R R = V, also where V is singular but for rounding."""
     values, vectors = torch.linalg.eigh(V)
-    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    return (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT

@@ -21,7 +21,8 @@ from bayescore.nn.weights import WeightPosterior
 
 __all__ = ["METHODS", "Recipe", "recipe"]
 
-METHODS = ("proximal", "advi", "bam", "sgld", "plain", "dropout", "swag")
+SHELLS = {"proximal": "ProximalScore", "advi": "ADVI", "bam": "BaM", "sgld": "SGLD"}  # in bayescore.optim
+METHODS = (*SHELLS, "plain", "dropout", "swag")
 SWAG_START = 0.5  # share of the epochs after which SWAG collects
 
 
@@ -70,24 +71,18 @@ def recipe(
     options: dict[str, Any],
 ) -> Recipe:
     """The recipe of a method by name; `options` are those of its optimizer, and its own."""
-    from bayescore import optim
-
     if method == "ensemble":
         raise ValueError(
             "an ensemble needs fresh initial weights for every member; use fit_ensemble(make_model, loader)"
         )
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    shells: dict[str, Any] = {
-        "proximal": optim.ProximalScore,
-        "advi": optim.ADVI,
-        "bam": optim.BaM,
-        "sgld": optim.SGLD,
-    }
-    if method in shells:
+    if method in SHELLS:
+        from bayescore import optim  # it imports this package
+
         if method != "sgld":
             options.setdefault("batch_size", batch)
-        shell = shells[method](chosen, num_data=data, seed=seed, **options)
+        shell = getattr(optim, SHELLS[method])(chosen, num_data=data, seed=seed, **options)
         return Recipe(shell, lambda like: shell.posterior(model, copy.deepcopy(like)))
     if method == "dropout":
         p = options.pop("p", None)

@@ -46,6 +46,7 @@ class Parts:
     rest: torch.optim.Optimizer | None
     schedule: torch.optim.lr_scheduler.LRScheduler
     loader: Any
+    validation: Any
 
     @property
     def live(self) -> dict[str, Tensor]:
@@ -53,10 +54,11 @@ class Parts:
         return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
     @property
-    def shuffle(self) -> torch.Generator | None:
-        """The generator of the loader, if it has one of its own."""
-        found = getattr(self.loader, "generator", None)
-        return found if isinstance(found, torch.Generator) else None
+    def shuffles(self) -> dict[str, torch.Generator]:
+        """The generators of the loaders that have one of their own."""
+        pairs = {"loader": self.loader, "validation": self.validation}
+        found = {name: getattr(loader, "generator", None) for name, loader in pairs.items()}
+        return {name: rng for name, rng in found.items() if isinstance(rng, torch.Generator)}
 
 
 def store(path: Path, parts: Parts, record: Record) -> None:
@@ -75,7 +77,7 @@ def store(path: Path, parts: Parts, record: Record) -> None:
             "schedule": parts.schedule.state_dict(),
             "rest": None if parts.rest is None else parts.rest.state_dict(),
             "collector": None if parts.recipe.collector is None else parts.recipe.collector.state_dict(),
-            "shuffle": None if parts.shuffle is None else parts.shuffle.get_state(),
+            "shuffles": {name: rng.get_state() for name, rng in parts.shuffles.items()},
         },
     )
 
@@ -107,6 +109,7 @@ def restore(path: Path, parts: Parts) -> Record:
         parts.rest.load_state_dict(state["rest"])
     if parts.recipe.collector is not None:
         parts.recipe.collector.load_state_dict(state["collector"])
-    if parts.shuffle is not None and state["shuffle"] is not None:
-        parts.shuffle.set_state(state["shuffle"])
+    for name, rng in parts.shuffles.items():
+        if name in state["shuffles"]:
+            rng.set_state(state["shuffles"][name])
     return record

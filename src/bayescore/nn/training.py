@@ -89,9 +89,9 @@ def fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         found.optimizer, lambda t: 1.0 if steps is None else found.rate(t / steps)
     )
-    parts = Parts(about, model, like, found, rest, schedule, train_loader)
+    parts = Parts(about, model, like, found, rest, schedule, train_loader, validation)
     file = None if checkpoint is None else Path(checkpoint)
-    return train(Run(parts, epochs, seed, validation, patience, file, progress))
+    return train(Run(parts, epochs, seed, patience, file, progress))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ The default has neither. Draws are antithetic pairs, on the same batch within a 
 in two successive steps, on two batches B and B'. With H sigma eps = half the difference of a pair's scores,
     d = sum over pairs (g_+ - g_-)/2,     e = sum over pairs eps                                           (3)
     a = d_B d_B'/pairs,                   b = e^2/pairs + s_t/lam                                          (4)
-What a batch adds to both scores of a pair cancels in (3); the two batches are independent, so E a is the row
-of squares of H alone. (2) is made in every step, with zbar = 0; (1) with (4) in every second one. The mean may
-go faster than the variance, which therefore has a lam of its own,
+What a batch adds to both scores of a pair cancels in (3), and two independent batches make E a the row of
+squares of H alone (drawn without replacement they are anticorrelated by B/(N - B), which makes s a little
+wider). (2) is made in every step, with zbar = 0; (1) with (4) in every second one. The mean may go faster
+than the variance, which therefore has a lam of its own,
     1/lam = damping + t + 10 sqrt(V),                                                                      (5)
 t the number of pairs of steps, V the tensor's running mean square of a - e^2/pairs, halved.
 
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from bayescore.optim.base import Shell
 from bayescore.optim.noise import standard_normal
+from bayescore.optim.options import positive
 from bayescore.optim.precision import MEMORY, precision_sentence
 from bayescore.optim.sampling import Member
 
@@ -88,9 +90,10 @@ def bam_paired(
     prior = o.c * o.prior_precision
     gbar = -sd / o.c * (G + prior * (mean - prior_mean + sd * z))
     now = _whitened(sd, d, e, o)
-    lam = o.lam.clamp_min(1e-30)
+    moves = o.lam > 0
+    lam = torch.where(moves, o.lam, 1.0)
     root = bam_root(half * now / o.pairs, e.square() / o.pairs + 1 / lam, lam)  # (4)
-    x = torch.where(o.lam > 0, root, 1.0)
+    x = torch.where(moves, root, 1.0)
     mean.add_(o.lr / (1 + o.lr) * sd * (x * gbar + z))  # (2)
     half.copy_(now)
     sd.copy_(torch.minimum(sd * x.sqrt(), o.prior_sd))
@@ -135,10 +138,11 @@ class BaM(Shell):
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
-        options.update(first=-1, pairs=0)  # step whose d is kept; steps that had a partner
+        options.update(first=-2, pairs=0)  # step whose d is kept; steps that had a partner
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        positive("damping", group["damping"])
         if group["samples"] < 2:
             raise ValueError(f"BaM needs samples of at least 2; got {group['samples']}")
 
@@ -191,11 +195,8 @@ class BaM(Shell):
         )
         d, e, half = state["sum_d_g"], state["sum_d_e"], state["half"]
         if group["first"] == group["step"] - 1:
-            sums, moments, t = (
-                self._run(member, bam_sums, state["sd"], half, d, e, o),
-                state["moments"],
-                group["pairs"] + 1,
-            )
+            moments, t = state["moments"], group["pairs"] + 1
+            sums = self._run(member, bam_sums, state["sd"], half, d, e, o)
             moments[:2].mul_(MEMORY).add_(sums / half.numel(), alpha=1 - MEMORY)
             lam = 1 / (group["damping"] + t + 10 * (moments[1] / (1 - MEMORY**t)).sqrt())  # (5)
             moments[2] += 2 * lam / (1 + 2 * lam)
@@ -227,7 +228,7 @@ class BaM(Shell):
                 continue
             second = group["first"] == group["step"] - 1
             group["pairs"] += second
-            group["first"] = -1 if second or group["step"] % 2 else group["step"]
+            group["first"] = -2 if second or group["step"] % 2 else group["step"]
 
     @property
     def _measurements(self) -> int:

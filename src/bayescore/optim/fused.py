@@ -21,7 +21,7 @@ from torch import Tensor
 __all__ = ["Pass", "of_one_draw", "run_in_slices"]
 
 LARGE = 2_000_000  # weights from which compiling pays within a short training run
-SLICE = 1 << 14  # weights per slice: a dozen float32 temporaries of this size fit into a core's own cache
+SLICE = 1 << 15  # weights per slice: what a rule computes on the way then stays in the cache
 
 logger = logging.getLogger(__name__)
 Rule = Callable[..., Any]

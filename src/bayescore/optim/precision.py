@@ -6,7 +6,7 @@ and how much of the initial precision has been forgotten, in units of its own me
 which the precision moves towards its estimate). The precision counts as learned where
     - little of the initial value is left:            exp(-forgotten) below a tenth
     - the estimate is not mostly noise:               sd known to better than 5 %, at best sqrt(V/t)/2
-    - and it has arrived:                             the mean slope is zero within its error, or below a fifth
+    - and it has arrived:                             the mean slope is below a fifth, or within its error
 The error that is stated is a lower bound: it takes all steps for equally informative.
 """
 

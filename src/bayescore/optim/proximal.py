@@ -183,19 +183,15 @@ class ProximalScore(Shell):
             group["floor"],
             (group["updates"] - 1) * steps,
         )
-        o = InnerOptions(*numbers, steps=steps, adam=adam)
+        o = InnerOptions._make((*numbers, steps, adam))
         rule = inner_single if len(seen) == 2 else inner_steps
         kept = [state["mean"], state["sd"], *state["first"], *state["second"], self.prior_mean(member)]
         sums = self._run(member, rule, *kept, *seen, o)
         state["moments"][:2].mul_(MEMORY).add_(sums / state["mean"].numel(), alpha=1 - MEMORY)
         V = state["moments"][1] / (1 - MEMORY ** group["updates"])
-        # Adam moves log sd by sd_lr slope/(sqrt(V) + floor) in each inner step, the slope moves by twice that
-        rate = (
-            o.sd_lr / (V.sqrt() + o.floor).clamp_min(1e-8)
-            if adam
-            else 4 * o.sd_lr * (o.c / state["sd"].mean()) ** 2
-        )
-        state["moments"][2] += 2 * steps * rate
+        # One inner step moves log sd by sd_lr times the slope over this, and the slope by twice as much
+        over = V.sqrt() + o.floor if adam else (state["sd"].mean() / o.c).square() / 4
+        state["moments"][2] += 2 * steps * o.sd_lr / over.clamp_min(1e-8)
 
     def _precision_status(self) -> str:
         group, rows = self._head, self.slope_noise()

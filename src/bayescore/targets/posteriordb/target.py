@@ -13,14 +13,18 @@ from bayescore.rng import Streams
 from bayescore.targets.base import Target
 from bayescore.targets.model import ConstrainedModel
 from bayescore.targets.posteriordb.folder import Folder
+from bayescore.targets.posteriordb.garch import Garch
 from bayescore.targets.posteriordb.gaussian_process import GaussianProcessCounts
+from bayescore.targets.posteriordb.gp_normal import GaussianProcessNormal
+from bayescore.targets.posteriordb.hierarchical import CentredSchools, NonCentredSchools
+from bayescore.targets.posteriordb.linear_models import BayesianRegression, KidScores, LogEarnings, Mesquite
 from bayescore.targets.posteriordb.normal_mixture import NormalMixture
 from bayescore.targets.posteriordb.regression import AutoRegression, Diamonds
 from bayescore.targets.stan import Stan
 
-__all__ = ["NATIVE", "PosteriorDB", "posteriordb"]
+__all__ = ["FURTHER", "NATIVE", "PosteriorDB", "posteriordb"]
 
-#: models that are written here in torch, so that they need no compiler
+#: the paper's models, written here in torch so that they need no compiler
 NATIVE: dict[
     str, type[AutoRegression] | type[Diamonds] | type[GaussianProcessCounts] | type[NormalMixture]
 ] = {
@@ -28,6 +32,27 @@ NATIVE: dict[
     "diamonds": Diamonds,
     "gp_pois_regr": GaussianProcessCounts,
     "low_dim_gauss_mix": NormalMixture,
+}
+#: further models that are written here
+FURTHER: dict[
+    str,
+    type[BayesianRegression]
+    | type[CentredSchools]
+    | type[Garch]
+    | type[GaussianProcessNormal]
+    | type[KidScores]
+    | type[LogEarnings]
+    | type[Mesquite]
+    | type[NonCentredSchools],
+] = {
+    "blr": BayesianRegression,
+    "eight_schools_centered": CentredSchools,
+    "eight_schools_noncentered": NonCentredSchools,
+    "garch11": Garch,
+    "gp_regr": GaussianProcessNormal,
+    "kidscore_interaction": KidScores,
+    "logearn_interaction": LogEarnings,
+    "mesquite": Mesquite,
 }
 
 
@@ -44,15 +69,14 @@ def posteriordb(
         name: such as "diamonds-diamonds"; an unknown one is an error that suggests the nearest.
         path: the folder, by default $BAYESCORE_DATA/posteriordb.
         program: a Stan program to use for the density. Without it the density is our own torch version where
-            there is one (NATIVE), else the Stan program of the folder.
+            there is one (NATIVE, FURTHER), else the Stan program of the folder.
         propto: drop the constants of `~` statements (see Stan).
 
         target = bs.targets.posteriordb("arK-arK")
-        fit = bs.fit(target, bs.families.FullGaussian.init(target.dim), bs.methods.BaM())
-        target.reference_draws["beta"].mean((0, 1))
+        print(bs.fit(target).compare())
     """
     entry = Folder(path)[name]
-    native = NATIVE.get(entry.model_name)
+    native = NATIVE.get(entry.model_name) or FURTHER.get(entry.model_name)
     density: ConstrainedModel | Stan
     if program is None and native is not None:
         density = native.from_data(entry.data, propto=propto)

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,16 +29,26 @@ LAYER = Path(__file__).with_name("layer.cpp")
 
 
 def build(
-    program: str, file_name: str, include: Path | None, cache_dir: str | os.PathLike[str] | None
+    program: str,
+    file_name: str,
+    include: Path | None,
+    cache_dir: str | os.PathLike[str] | None,
+    before: Callable[[], None],
 ) -> ctypes.CDLL:
-    """The library of a program, compiled if the cache does not hold it."""
+    """The library of a program, compiled if the cache does not hold it; `before` is called if so, and may
+    refuse."""
     toolchain = find_toolchain()
     cpp = translate(toolchain, program, file_name, include)  # holds the text of included files too
     folder = cache_folder(cache_dir)
     layer = LAYER.read_text(encoding="utf-8")
     name = f"{_key(cpp, layer, toolchain.identity)}.so"
+
+    def make(out: Path) -> None:
+        before()
+        _compile(out, cpp, layer, toolchain, folder, file_name)
+
     for attempt in (1, 2):
-        path = fetch(folder, name, lambda out: _compile(out, cpp, layer, toolchain, folder, file_name))
+        path = fetch(folder, name, make)
         try:
             return ctypes.CDLL(str(path))
         except OSError as error:

@@ -27,7 +27,7 @@ from bayescore.targets.stan.build import build
 from bayescore.targets.stan.data import Data, data_text
 from bayescore.targets.stan.library import CompiledModel, Model, Rejected
 from bayescore.targets.stan.naming import coordinate_names
-from bayescore.targets.stan.toolchain import data_names, find_toolchain
+from bayescore.targets.stan.toolchain import declared, find_toolchain
 from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables
 
 __all__ = ["Stan"]
@@ -54,7 +54,7 @@ class Stan(Target):
     says why.
 
         target = bs.targets.Stan("model.stan", data="data.json")
-        fit = bs.fit(target, bs.families.FullGaussian.init(target.dim), bs.methods.BaM())
+        fit = bs.fit(target)
         fit.to_arviz()
     """
 
@@ -79,7 +79,7 @@ class Stan(Target):
         _check_seed(seed)
         text, self.label, include = _read(program)
         numbers = data_text(data)
-        library = build(text, self.label, include, cache_dir)
+        library = build(text, self.label, include, cache_dir, lambda: self._check(text, include, numbers))
         try:
             model = CompiledModel(library, numbers, seed, threads)
         except ValueError as error:
@@ -99,9 +99,19 @@ class Stan(Target):
         target._take(BridgeStanModel(model), propto, jacobian)
         return target
 
+    def _check(self, program: str, include: Path | None, numbers: str) -> None:
+        """What can be refused before half a minute of compiling."""
+        if not declared(find_toolchain(), program, include, "parameters"):
+            raise self._nothing_to_infer()
+        if missing := _missing(program, include, numbers):
+            raise ValueError(f"{self.label} does not take these data: missing: {', '.join(missing)}")
+
+    def _nothing_to_infer(self) -> ValueError:
+        return ValueError(f"{self.label} has no parameters, so there is nothing to infer; declare some")
+
     def _take(self, model: Model, propto: bool, jacobian: bool) -> None:
         if model.dim == 0:
-            raise ValueError(f"{self.label} has no parameters, so there is nothing to infer; declare some")
+            raise self._nothing_to_infer()
         self.model, self.dim = model, model.dim
         self.propto, self.jacobian = bool(propto), bool(jacobian)
         #: Stan's message about the last draw that it rejected
@@ -234,7 +244,7 @@ def _missing(program: str, include: Path | None, numbers: str) -> list[str]:
         given = json.loads(numbers)
     except json.JSONDecodeError:
         return []
-    return [name for name in data_names(find_toolchain(), program, include) if name not in given]
+    return [name for name in declared(find_toolchain(), program, include, "inputs") if name not in given]
 
 
 class _LogProb(torch.autograd.Function):

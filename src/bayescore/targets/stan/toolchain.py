@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Toolchain", "data_names", "find_toolchain", "run_compiler", "translate"]
+__all__ = ["Toolchain", "declared", "find_toolchain", "run_compiler", "translate"]
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,9 @@ def translate(toolchain: Toolchain, program: str, file_name: str, include: Path 
     return re.sub(r'"stancflags = (?:[^"\\]|\\.)*"', '"stancflags ="', done.stdout)
 
 
-def data_names(toolchain: Toolchain, program: str, include: Path | None) -> list[str]:
-    """The data that a program declares."""
-    return list(json.loads(_stanc(toolchain, program, include, "--info").stdout)["inputs"])
+def declared(toolchain: Toolchain, program: str, include: Path | None, block: str) -> list[str]:
+    """The names that a program declares, as "inputs" or "parameters"."""
+    return list(json.loads(_stanc(toolchain, program, include, "--info").stdout)[block])
 
 
 def _stanc(

@@ -1,0 +1,1 @@
+"""PosteriorDB: real posteriors, with exact and with noisy scores (Appendix B)."""

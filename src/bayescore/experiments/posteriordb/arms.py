@@ -1,0 +1,71 @@
+"""The arms of the two PosteriorDB experiments, as plain data, and their grids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayescore.experiments import Run
+from bayescore.experiments.posteriordb.fits import per_iteration
+
+__all__ = ["EXACT", "NOISY", "arm", "grid"]
+
+RATES = [0.003, 0.01, 0.03, 0.1]
+WIDE: dict[str, Any] = {"scale": 1.0}
+SEARCH: dict[str, Any] = {"search": True}
+Spec = dict[str, Any]
+
+
+def arm(method: str, *, tuned: bool = False, start: Spec = WIDE, **options: Any) -> Spec:
+    """A method with its options and start; a tuned one has its learning rate chosen on pilot seeds."""
+    rates = RATES if tuned else []
+    return {"method": method, "options": options, "start": start, "learning_rates": rates}
+
+
+PAPER_OURS: Spec = {"inner_steps": 2, "metric": "euclidean"}
+EXACT: dict[str, Spec] = {
+    "Ours, N=2": arm("proximal", tuned=True, **PAPER_OURS),
+    "ADVI": arm("advi", tuned=True),
+    "GSM": arm("gsm"),
+    "BaM": arm("bam"),
+    "Ours, default, searched start": arm("proximal", start=SEARCH),
+    "Ours, default": arm("proximal"),
+    "ADVI, searched start": arm("advi", tuned=True, start=SEARCH),
+    "GSM, searched start": arm("gsm", start=SEARCH),
+    "BaM, searched start": arm("bam", start=SEARCH),
+    "BaM, batch 32": arm("bam", batch=32),
+    "BaM, batch 32, decay": arm("bam", batch=32, schedule="decay"),
+    "GSM, batch 32": arm("gsm", batch=32),
+    "Ours, S=8": arm("proximal", samples=8, start=SEARCH),
+}
+MIXTURES: dict[str, Spec] = {
+    f"Ours, mixture of {k}": arm("proximal", tuned=True) | {"components": k} for k in (2, 3)
+}
+NOISY: dict[str, Spec] = {
+    "Ours, N=2": arm("proximal", tuned=True, **PAPER_OURS),
+    "Ours, clipped": arm("proximal", start={"scale": 0.1}, inner_steps=2, metric="euclidean", clip=2.0,
+                         learning_rate=0.03),
+    "ADVI": arm("advi", tuned=True),
+    "ADVI, narrow start": arm("advi", tuned=True, start={"scale": 0.1}),
+    "GSM": arm("gsm"),
+    "GSM, batch 32": arm("gsm", batch=32),
+    "BaM": arm("bam"),
+    "BaM, batch 32, decay": arm("bam", batch=32, schedule="decay"),
+}  # fmt: skip
+
+
+def grid(
+    arms: Mapping[str, Spec], cases: Sequence[Mapping[str, Any]], seeds: Sequence[int], methods: Sequence[str]
+) -> list[Run]:
+    """Every arm in every case (a posterior, a noise level), all seeds of both as one group."""
+    runs = []
+    for case in cases:
+        for name in methods:
+            config = {**arms[name], **case}
+            if "components" in config and case["posterior"] not in ("gp_pois_regr", "low_dim_gauss_mix"):
+                continue
+            group = f"{name} {case['posterior']} {case.get('beta', 0)}"
+            steps = case.get("iterations") or case["calls"] / per_iteration(config)
+            cost = steps * (1 + len(config["learning_rates"]))
+            runs += [Run(name, seed, config, group, cost) for seed in seeds]
+    return runs

@@ -1,0 +1,152 @@
+"""How a run of the PosteriorDB experiments is executed: seeds of one arm and posterior as one batch.
+
+The measure is the negative ELBO in nats above the best Gaussian of each posterior. Where a method has a
+learning rate, it is the default ("learning_rates": []) or the best of a grid on pilot seeds that no result
+uses, judged by the median final negative ELBO.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+import bayescore as bs
+from bayescore.begin import Start
+from bayescore.experiments import Outcome, Run
+from bayescore.families import FullGaussian, GaussianMixture
+from bayescore.families.base import Family
+from bayescore.metrics import ELBO
+from bayescore.targets.base import Target
+
+__all__ = ["BEST", "POSTERIORS", "execute", "per_iteration"]
+
+#: the negative ELBO of the best full Gaussian, all constants kept, from long runs
+BEST = {"diamonds": -3190.58, "arK": -57.88, "gp_pois_regr": 49.73, "low_dim_gauss_mix": 2117.07}
+POSTERIORS = {name: f"{name}-{name}" for name in BEST}
+LEVELS = (0.2, 0.5, 2.0)
+TRACE_DRAWS, PRINTED_DRAWS, FINAL_DRAWS, CHUNK = 500, 1000, 100_000, 10_000
+RECORDS = 40
+PILOT_SEEDS = 1000
+LOST = 1e8  # nats above the best that a run which broke down counts as in a trace
+
+
+def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
+    """All seeds of one arm on one posterior."""
+    config = dict(runs[0].config)
+    rate, pilot = _pilot(config)
+    begin = time.perf_counter()
+    fits, starts = _fit(config, [run.seed for run in runs], rate)
+    seconds = (time.perf_counter() - begin) / len(runs)
+    for run, fit, start in zip(runs, fits, starts, strict=True):
+        metrics, trace = _measure(config, fit, start)
+        if rate is not None:
+            metrics |= {"learning_rate": rate, "pilot": pilot}
+        ended = "ok" if math.isfinite(metrics["gap"]) else "diverged"
+        calls = fit.score_calls + (start.counts.score_calls if start else 0)
+        yield Outcome(run, metrics, calls, trace, ended=ended, seconds=seconds)
+
+
+def per_iteration(config: dict[str, Any]) -> int:
+    """Score calls of one iteration."""
+    options = config["options"]
+    if config["method"] in ("gsm", "bam"):
+        return int(options.get("batch", 2))
+    return int(options.get("samples", 1))
+
+
+@cache
+def _target(name: str) -> Target:
+    return bs.targets.posteriordb(POSTERIORS[name])
+
+
+def _pilot(config: dict[str, Any]) -> tuple[float | None, dict[str, float]]:
+    rates = config["learning_rates"]
+    if not rates:
+        return None, {}
+    scores = {}
+    seeds = [PILOT_SEEDS + i for i in range(config["pilots"])]
+    for rate in rates:
+        fits, _ = _fit(config, seeds, rate)
+        gaps = sorted(_gap(config, fit.family, 1) for fit in fits)
+        scores[str(rate)] = gaps[len(gaps) // 2]
+    return min(rates, key=lambda rate: scores[str(rate)]), scores
+
+
+def _start(config: dict[str, Any], target: Target, seed: int) -> tuple[Family, Start | None]:
+    """q0, the same for every arm: a mean in [0, 0.1]^D and covariance scale^2 I, or what a search finds."""
+    spec = config["start"]
+    rng = bs.rng.generator(seed, purpose="start")
+    mean = 0.1 * torch.rand(target.dim, generator=rng, dtype=torch.float64)
+    q0: Family = FullGaussian.init(target.dim, scale=spec.get("scale", 1.0), mean=mean)
+    if components := config.get("components"):
+        q0 = GaussianMixture.init(target.dim, components, seed=seed)
+    if not spec.get("search"):
+        return q0, None
+    found = bs.find_start(target, q0, seed=seed, check=False)
+    return found.family, found
+
+
+def _fit(
+    config: dict[str, Any], seeds: Sequence[int], rate: float | None
+) -> tuple[list[bs.Fit], list[Start | None]]:
+    options = dict(config["options"])
+    if rate is not None:
+        options["learning_rate"] = rate
+    method = bs.methods.by_name(config["method"])(**options)
+    exact = _target(config["posterior"])
+    beta = config.get("beta", 0.0)
+    target: Target = bs.targets.NoisyScore(exact, beta) if beta else exact
+    begun = [_start(config, exact, seed) for seed in seeds]
+    spent = max((start.counts.score_calls for _, start in begun if start), default=0)
+    steps = config.get("iterations") or max(1, (config["calls"] - spent) // per_iteration(config))
+    every = sorted({max(1, round(steps ** (i / (RECORDS - 1)))) for i in range(RECORDS)} | {steps})
+    score = ELBO(TRACE_DRAWS, seed=1)
+    fits = bs.fit_many(
+        target,
+        [family for family, _ in begun],
+        method,
+        steps=steps,
+        seeds=list(seeds),
+        metrics={"negative_elbo": lambda q, _: -score(q, exact)},
+        record_every=every,
+        progress=False,
+        check=False,
+    )
+    return fits, [start for _, start in begun]
+
+
+def _measure(
+    config: dict[str, Any], fit: bs.Fit, start: Start | None
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    best = BEST[config["posterior"]]
+    spent = start.counts.score_calls if start else 0
+    calls = [spent + c for c in fit.history.columns["score_calls"]]
+    gaps = [value - best for value in fit.history.columns["negative_elbo"]]
+    gaps = [gap if math.isfinite(gap) else LOST for gap in gaps]
+    gap = _gap(config, fit.family, FINAL_DRAWS // CHUNK)
+    printed = _negative_elbo(config, fit.family, PRINTED_DRAWS, 5)
+    metrics: dict[str, Any] = {"gap": gap, "negative_elbo": gap + best, "negative_elbo_1000": printed}
+    for level in LEVELS:
+        hits = [c for c, g in zip(calls, gaps, strict=True) if g < level]
+        metrics[f"calls_{level:g}"] = hits[0] if hits else math.inf
+    metrics["start_calls"] = spent
+    trace = {"score_calls": calls, "gap": [min(max(g, 1e-3), LOST) for g in gaps]}
+    return metrics, trace
+
+
+def _gap(config: dict[str, Any], family: Family, chunks: int) -> float:
+    values = [_negative_elbo(config, family, CHUNK, 10 + chunk) for chunk in range(chunks)]
+    return sum(values) / chunks - BEST[config["posterior"]]
+
+
+def _negative_elbo(config: dict[str, Any], family: Family, draws: int, seed: int) -> float:
+    if not family.flat().isfinite().all():
+        return math.inf
+    with torch.no_grad():
+        value = -float(ELBO(draws, seed=seed)(family, _target(config["posterior"])))
+    return value if math.isfinite(value) else math.inf

@@ -1,0 +1,111 @@
+"""Data files: the folder, the cache, the check of their content, and what is said when they are missing."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+
+import pytest
+import torch
+
+from bayescore.data import images, split
+from bayescore.data.files import Source, read
+from bayescore.data.images import Images, parse_idx
+
+CONTENT = b"\x00\x00\x08\x01\x00\x00\x00\x03\x01\x02\x03"
+SOURCE = Source("set/file.gz", hashlib.sha256(CONTENT).hexdigest(), ())
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    for name in ("data", "cache"):
+        (tmp_path / name / "set").mkdir(parents=True)
+    (tmp_path / "cache" / "data" / "set").mkdir(parents=True)
+    monkeypatch.setenv("BAYESCORE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("BAYESCORE_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_users_folder_comes_before_the_cache(folders):
+    (folders / "data" / SOURCE.path).write_bytes(gzip.compress(CONTENT))
+    (folders / "cache" / "data" / SOURCE.path).write_bytes(b"never read")
+    assert read(SOURCE) == CONTENT
+
+
+def test_the_cache_serves_without_a_folder(folders, monkeypatch):
+    monkeypatch.delenv("BAYESCORE_DATA")
+    (folders / "cache" / "data" / SOURCE.path).write_bytes(gzip.compress(CONTENT, 1))
+    assert read(SOURCE) == CONTENT
+
+
+@pytest.mark.parametrize("bad", [b"no gzip", gzip.compress(CONTENT)[:-6], gzip.compress(b"another")])
+def test_a_damaged_file_is_refused_by_name(folders, bad):
+    (folders / "data" / SOURCE.path).write_bytes(bad)
+    with pytest.raises(ValueError, match=r"file\.gz is not .*remove it"):
+        read(SOURCE)
+
+
+def test_a_file_that_is_nowhere_names_the_remedy(folders):
+    with pytest.raises(FileNotFoundError, match="set BAYESCORE_DATA"):
+        read(SOURCE)
+
+
+def test_a_download_that_does_not_match_is_removed(folders, monkeypatch):
+    pooch = pytest.importorskip("pooch")
+    target = folders / "cache" / "data" / SOURCE.path
+
+    def retrieve(address, known_hash, fname, path):
+        target.write_bytes(gzip.compress(b"another"))
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    source = Source(SOURCE.path, SOURCE.sha256, ("https://example.org/file.gz",))
+    with pytest.raises(FileNotFoundError, match=r"example\.org"):
+        read(source)
+    assert not target.exists()
+
+
+def test_idx_bytes_become_an_array():
+    assert parse_idx(CONTENT).tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="not an idx"):
+        parse_idx(b"hello")
+
+
+def test_unknown_sets_and_parts_are_refused():
+    with pytest.raises(ValueError, match="mnist"):
+        images("minst")
+    with pytest.raises(ValueError, match="'train' or 'test'"):
+        images("digits", "validation")
+    with pytest.raises(ValueError, match="only the test part"):
+        images("fashion_mnist", "train")
+
+
+def test_digits_are_standardised_and_need_no_download():
+    pytest.importorskip("sklearn")
+    train, test = images("digits"), images("digits", "test")
+    assert (len(train), len(test)) == (1200, 597)
+    assert abs(float(train.x.mean())) < 0.01
+    assert abs(float(train.x.std()) - 1) < 0.01
+
+
+def made(count, classes=10):
+    return Images(torch.arange(count, dtype=torch.float32), torch.arange(count) % classes)
+
+
+@pytest.mark.parametrize("count", [60, 300])
+def test_a_split_never_overlaps_and_repeats_by_seed(count):
+    one, again, other = (split(made(1000), count, seed, validation=400) for seed in (0, 0, 1))
+    assert len(one.train) == count
+    assert len(one.validation) == 400
+    assert not set(one.train.x.tolist()) & set(one.validation.x.tolist())
+    assert torch.equal(one.train.x, again.train.x)
+    assert not torch.equal(one.train.x, other.train.x)
+
+
+def test_few_images_hold_every_class_equally_often():
+    parts = split(made(1000), 60, 3)
+    assert torch.bincount(parts.train.y).tolist() == [6] * 10
+
+
+def test_a_split_leaves_images_to_choose_by():
+    with pytest.raises(ValueError, match="at most 99"):
+        split(made(100), 100, 0)

@@ -1,0 +1,134 @@
+"""The network experiments: splits, learners, the methods as printed, and small runs of some arms."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bayescore.data import Images, Split
+from bayescore.experiments.networks import mnist, mnist_tuning, scale_limits
+from bayescore.experiments.networks.learn import Schedule, learn, network
+from bayescore.experiments.networks.learners import LEARNERS
+from bayescore.experiments.networks.mnist_arms import ARMS, TUNED
+from bayescore.experiments.networks.printed import PrintedADVI, PrintedProximal
+from bayescore.experiments.networks.scale_worker import attempt
+from bayescore.experiments.networks.split import batches
+from bayescore.models import mlp
+
+SHORT = Schedule(epochs=2, every=1, patience=2, batch_size=16, draws=2)
+
+
+def little(count=40):
+    x = torch.randn(count, 28, 28, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0, 0] > 0).long()
+    return Images(x, y)
+
+
+SMALL = Split(little(), little(20))
+
+
+def test_batches_have_nearly_equal_sizes_and_hold_everything():
+    parts = batches(600, 128, torch.Generator().manual_seed(0))
+    assert [len(p) for p in parts] == [120] * 5
+    assert sorted(torch.cat(parts).tolist()) == list(range(600))
+
+
+@pytest.mark.parametrize("kind", [k for k in LEARNERS if k != "ivon"])
+def test_every_learner_learns_from_the_same_gestures(kind):
+    options = {"dropout": {"p": 0.1}}.get(kind, {"init_sd": 0.01} if "printed" in kind else {})
+    found = learn(kind, dict(options), SMALL, network(0, (8,)), 0, SHORT)
+    assert found.steps >= 2
+    if kind != "proximal-as-printed":
+        assert math.isfinite(found.validation_nll)
+        assert found.posterior is not None
+
+
+def test_ivon_learns_beside_the_others():
+    pytest.importorskip("ivon")
+    options = {"lr": 0.1, "hess_init": 0.5, "weight_decay": 1e-3}
+    found = learn("ivon", options, SMALL, network(0, (8,)), 0, SHORT)
+    assert math.isfinite(found.validation_nll)
+
+
+def printed(kind, init_sd=0.3):
+    torch.manual_seed(0)
+    model = mlp(3, (), 2).double()
+    x, y = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1])
+    return kind(model, 50, 10, seed=0, init_sd=init_sd), lambda: F.cross_entropy(model(x), y)
+
+
+@pytest.mark.parametrize("kind", [PrintedADVI, PrintedProximal])
+def test_the_first_gradient_as_printed_is_that_of_autograd(kind):
+    method, loss = printed(kind)
+    name = next(iter(method.mean))
+    mean0, rho0 = method.mean[name].clone(), method.rho[name].clone()
+    seen = {}
+    inner = method.update
+
+    def update(which, G, eps):
+        if which == name:
+            seen.update(G=G.clone(), eps=eps.clone())
+        inner(which, G, eps)
+
+    method.update = update
+    if kind is PrintedProximal:
+        method.inner_steps = 1
+    method.step(loss)
+    m, rho = mean0.clone().requires_grad_(), rho0.clone().requires_grad_()
+    G, eps = seen["G"], seen["eps"]
+    if kind is PrintedADVI:
+        kl = (rho.exp().square() + m.square()).sum() / 2 - rho.sum()
+        objective = (G * (m + rho.exp() * eps)).sum() + kl / 50
+    else:
+        theta = mean0 + rho0.exp() * eps
+        g = (m - theta) / rho.exp().square()
+        objective = (g - (-50 * G - theta)).square().sum()
+    to_m, to_rho = torch.autograd.grad(objective, (m, rho))
+    torch.testing.assert_close(method.mean[name], mean0 - 0.01 * to_m)
+    torch.testing.assert_close(method.rho[name], rho0 - 0.01 * to_rho)
+
+
+def test_members_and_arms_are_listed_for_every_percentage():
+    runs = mnist.runs({}, [0, 1], tuple(ARMS))
+    assert {run.config["percent"] for run in runs} == {0.1, 0.5, 1.0, 5.0, 10.0, 99.0}
+    assert sum(run.config["percent"] == 99.0 for run in runs) == len(ARMS)
+    groups = {run.group for run in runs if run.method in ("Plain", "Laplace", "Ensemble x5")}
+    assert all(groups)
+
+
+def test_every_tuned_method_has_as_many_trials():
+    assert {len(trials) for trials in mnist_tuning.TRIALS.values()} == {8}
+    assert set(mnist_tuning.TRIALS) == set(TUNED)
+
+
+@pytest.mark.skipif("BAYESCORE_DATA" not in os.environ, reason="MNIST is read from the folder BAYESCORE_DATA")
+def test_a_small_mnist_run_gives_every_number_of_the_table():
+    if importlib.util.find_spec("laplace") is None:
+        pytest.skip("laplace-torch is not installed")
+    few = {**mnist.QUICK, "percentages": {"0.1": {}}, "schedule": {"epochs": 2, "every": 1, "patience": 5},
+           "hidden": [10], "test_limit": 50}  # fmt: skip
+    runs = mnist.runs(few, [0], ("Plain", "Plain, temperature", "Laplace", "Ensemble x5", "Ours, exact"))
+    grouped = [run for run in runs if run.group]
+    outcomes = [*mnist.execute(grouped), *mnist.execute([run for run in runs if not run.group])]
+    assert len(outcomes) == 5
+    for outcome in outcomes:
+        assert set(mnist.METRICS.values()) <= set(outcome.metrics)
+        assert all(math.isfinite(outcome.metrics[name]) for name in ("nll", "nll_30", "ece", "auroc_entropy"))
+
+
+def test_a_method_runs_within_its_limit_and_says_why_it_does_not():
+    config = {"method": "bam", "family": "diagonal", "options": {}, "hidden": [1], "steps": 1}
+    assert attempt(config)["ran"]
+    refused = attempt({**config, "method": "gsm"})
+    assert not refused["ran"]
+    assert "GSM" in refused["reason"]
+
+
+def test_the_ladder_ends_with_the_papers_network():
+    runs = scale_limits.runs({}, [0], ("BaM, full",))
+    assert runs[-1].config["hidden"] == [1000, 1000, 1000]

@@ -1,0 +1,63 @@
+"""`bayescore train`: a network on digits, its table and its files; mistakes are one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayescore.cli import main
+from bayescore.models import mlp
+from bayescore.nn import Posterior
+
+pytest.importorskip("sklearn")
+SMALL = [
+    "train",
+    "--hidden",
+    "10",
+    "--epochs",
+    "2",
+    "--fraction",
+    "0.1",
+    "--batch-size",
+    "32",
+    "--samples",
+    "3",
+]
+
+
+def run(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return ended.value.code, capsys.readouterr()
+
+
+@pytest.mark.parametrize("method", ["proximal", "plain", "dropout"])
+def test_training_prints_its_scores_and_writes_its_files(method, tmp_path, capsys):
+    files = [tmp_path / "net.safetensors", tmp_path / "net.png"]
+    code, said = run([*SMALL, "--method", method, "--output", str(files[0]), "--plot", str(files[1])], capsys)
+    assert code == 0
+    assert "120 images to learn from" in said.out
+    assert "ECE" in said.out
+    assert all(str(file.name) in said.out.replace("\n", "") for file in files)
+    posterior = Posterior.load(files[0], mlp(64, (10,), 10))
+    assert type(posterior).__name__.lower().startswith(("gaussian", "point", "dropout"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", "minst"], "mnist"),
+        (["--method", "proximl"], "proximal"),
+        (["--fraction", "1.5"], "--fraction"),
+        (["--hidden", "10,x"], "--hidden"),
+        (["--epochs", "0"], "--epochs"),
+        (["--output", "net.txt"], ".safetensors"),
+        (["--set", "lr"], "key=value"),
+        (["--set", "colour=3"], "colour"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said = run([*SMALL, *arguments], capsys)
+    assert code == 2
+    assert sentence in said.err
+    assert "Traceback" not in said.err
