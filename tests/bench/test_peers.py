@@ -85,3 +85,24 @@ def test_a_pathfinder_finds_a_small_gaussian_and_its_gradients_are_counted(proce
     assert finish.seconds is not None
     assert finish.score_calls is None
     assert process.count(entry, problem, setting, seed=0) > 3
+
+
+def test_a_silent_process_is_begun_anew_and_then_named(monkeypatch):
+    from bayescore.bench import peers
+
+    class Silent(peers.PeerProcess):
+        begun = 0
+
+        def _begin(self):
+            self.begun += 1
+
+        def _end(self):
+            pass
+
+        def _run(self, *arguments):
+            raise peers.PeerSilenceError("failed: silent")
+
+    process = Silent()
+    with pytest.raises(peers.PeerError, match="silent"):
+        process.run(None, None, None, 0, 1.0)
+    assert process.begun == peers.TRIES

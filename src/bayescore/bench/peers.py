@@ -26,6 +26,8 @@ from bayescore.families.full import FullGaussian
 __all__ = ["CHUNK", "PeerError", "PeerProcess", "missing"]
 
 CHUNK = 50  # steps of a peer between two checks
+PATIENCE = 180.0  # seconds without an answer after which the process counts as hung: XLA's CPU runtime can
+TRIES = 3
 INSTALL = "pip install 'bayescore[bench]'"
 
 
@@ -39,10 +41,17 @@ class PeerError(RuntimeError):
     """A peer, or the process of the peers, failed."""
 
 
+class PeerSilenceError(PeerError):
+    """The process of the peers has not answered for long."""
+
+
 class PeerProcess:
     """The process in which the peers run; use it in a `with` statement."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe: Connection
         self._pipe, theirs = context.Pipe()
@@ -56,7 +65,10 @@ class PeerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
         self._process.join()
         self._pipe.close()
 
@@ -66,7 +78,19 @@ class PeerProcess:
         return torch.from_numpy(answer["values"])
 
     def run(self, entry: Peer, problem: Problem, setting: Setting, seed: int, limit: float) -> Finish:
-        """Run until the goal is reached, the budget is used, or `limit` seconds are over."""
+        """Run until the goal is reached, the budget is used, or `limit` seconds are over.
+
+        A run that hangs is begun anew in a fresh process; nothing of it counts.
+        """
+        for _ in range(TRIES - 1):
+            try:
+                return self._run(entry, problem, setting, seed, limit)
+            except PeerSilenceError:
+                self._end()
+                self._begin()
+        return self._run(entry, problem, setting, seed, limit)
+
+    def _run(self, entry: Peer, problem: Problem, setting: Setting, seed: int, limit: float) -> Finish:
         answer = self._ask("begin", *self._plan(entry, problem, setting), seed)
         compiling, one_shot = answer["compile_seconds"], answer["one_shot"]
         elbo = -math.inf
@@ -96,6 +120,8 @@ class PeerProcess:
     def _ask(self, *request: Any) -> Mapping[str, Any]:
         try:
             self._pipe.send(request)
+            if not self._pipe.poll(PATIENCE):
+                raise PeerSilenceError(f"failed: the process of the JAX peers was silent for {PATIENCE:g} s")
             answer: Mapping[str, Any] = self._pipe.recv()
         except (EOFError, OSError) as problem:
             raise PeerError("failed: the process of the JAX peers ended") from problem
