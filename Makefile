@@ -18,7 +18,7 @@ help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 	@echo "Variables: PYTHON=$(PYTHON) (3.11 or newer), VENV=$(VENV), WORKERS=$(WORKERS) (test processes)"
 
-demo: $(VENV)/.installed-demo ## fit a posterior, print a table, draw demo/demo.png; downloads no data
+demo: $(VENV)/.installed-demo ## train three small networks, print a table, draw demo/demo.png; downloads no data
 	$(call heading,demo)
 	@mkdir -p demo
 	$(BIN)/python -m bayescore.demo
@@ -55,8 +55,8 @@ clean: ## remove what was built and cached; keeps the virtual environment
 
 # A stamp is older than pyproject.toml or constraints.txt exactly when the installation is out of date.
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(call heading,install .[plot] (torch is large: this takes minutes the first time))
-	$(INSTALL) -e '.[plot]'
+	$(call heading,install .[data,plot] (torch is large: this takes minutes the first time))
+	$(INSTALL) -e '.[data,plot]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -37,7 +37,7 @@ def run_page(tmp_path, monkeypatch):
 
 
 def test_readme_runs_as_it_stands(run_page):
-    assert run_page("README.md")["fit"].family.dim == 2
+    assert run_page("README.md")["fit"].family.dim == 3
 
 
 def test_front_page_runs_as_it_stands(run_page):

@@ -8,7 +8,7 @@ fit = bs.fit(target, bs.families.FullGaussian.init(2), bs.methods.ProximalScore(
 
 from importlib.metadata import version
 
-from bayescore import families, methods, metrics, targets
+from bayescore import data, families, methods, metrics, nn, optim, targets
 from bayescore.begin import find_start
 from bayescore.fit import Plateau, fit, fit_many, resume
 from bayescore.result import Fit
@@ -19,12 +19,15 @@ __all__ = [
     "Fit",
     "Plateau",
     "__version__",
+    "data",
     "families",
     "find_start",
     "fit",
     "fit_many",
     "methods",
     "metrics",
+    "nn",
+    "optim",
     "resume",
     "targets",
 ]

@@ -4,7 +4,7 @@ The models declare their parameters in the order of our targets, and PyMC takes 
 as we do, so that its Gaussian lives on our unconstrained space. The step function is compiled once per
 optimiser, off the clock, and then called until the budget is used; its start, its optimiser's state and its
 random numbers are set anew for every run. The optimiser with the lowest loss on a seed of its own at the same
-budget is chosen, off the clock: PyMC's default, or Adam with one of three learning rates.
+budget is chosen, off the clock: PyMC's default, or Adam with one of four learning rates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bayescore.bench.posteriordb_peers import TUNING_SEED, Found
 
 __all__ = ["MODELS", "pymc_runs"]
 
-RATES = (0.01, 0.03, 0.1)
+RATES = (0.01, 0.03, 0.1, 0.3)
 LOOK = 20  # steps between two looks at the clock
 AVERAGED = 500  # losses at the end of a trial that judge it
 

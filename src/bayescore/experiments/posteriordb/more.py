@@ -150,8 +150,8 @@ def errors(target: PosteriorDB, q: Family) -> dict[str, float]:
         points = q.sample(JUDGES, seed=2)
         ratios = target.log_prob(points) - q.log_prob(points)
     ours, true = _columns(draws, reference), _columns(reference, reference)
-    away = ((ours.mean(0) - true.mean(0)).abs() / true.std(0)).nan_to_num(math.inf)
-    spread = (ours.std(0) / true.std(0)).log().abs().nan_to_num(math.inf)
+    away = ((ours.mean(0) - true.mean(0)).abs() / true.std(0)).nan_to_num(math.inf, posinf=math.inf)
+    spread = (ours.std(0) / true.std(0)).log().abs().nan_to_num(math.inf, posinf=math.inf)
     mean_error, sd_error = float(away.quantile(0.5)), float(spread.quantile(0.5))
     return {
         "error": mean_error + sd_error,
