@@ -38,9 +38,14 @@ def test_the_cache_serves_without_a_folder(folders, monkeypatch):
     assert read(SOURCE) == CONTENT
 
 
-@pytest.mark.parametrize("bad", [b"no gzip", gzip.compress(CONTENT)[:-6], gzip.compress(b"another")])
-def test_a_damaged_file_is_refused_by_name(folders, bad):
-    (folders / "data" / SOURCE.path).write_bytes(bad)
+@pytest.mark.parametrize("damage", ["not gzip", "cut off", "another content"])
+def test_a_damaged_file_is_refused_by_name(folders, damage):
+    bad = {
+        "not gzip": b"no gzip",
+        "cut off": gzip.compress(CONTENT)[:-6],
+        "another content": gzip.compress(b"another"),
+    }
+    (folders / "data" / SOURCE.path).write_bytes(bad[damage])
     with pytest.raises(ValueError, match=r"file\.gz is not .*remove it"):
         read(SOURCE)
 

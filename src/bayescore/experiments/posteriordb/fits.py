@@ -32,6 +32,7 @@ LEVELS = (0.2, 0.5, 2.0)
 TRACE_DRAWS, PRINTED_DRAWS, FINAL_DRAWS, CHUNK = 500, 1000, 100_000, 10_000
 RECORDS = 40
 PILOT_SEEDS, PILOT_SHARE = 1000, 0.4  # pilots run a part of the iterations, schedules included
+IMPOSSIBLE = 2.0  # nats below the best Gaussian: a factor that has lost its digits, not a better fit
 LOST = 1e8  # nats above the best that a run which broke down counts as in a trace
 
 
@@ -128,7 +129,7 @@ def _measure(
     spent = start.counts.score_calls if start else 0
     calls = [spent + c for c in fit.history.columns["score_calls"]]
     gaps = [value - best for value in fit.history.columns["negative_elbo"]]
-    gaps = [gap if math.isfinite(gap) else LOST for gap in gaps]
+    gaps = [gap if -IMPOSSIBLE < gap < LOST else LOST for gap in gaps]
     gap = _gap(config, fit.family, FINAL_DRAWS // CHUNK)
     printed = _negative_elbo(config, fit.family, PRINTED_DRAWS, 5)
     metrics: dict[str, Any] = {"gap": gap, "negative_elbo": gap + best, "negative_elbo_1000": printed}
@@ -150,4 +151,4 @@ def _negative_elbo(config: dict[str, Any], family: Family, draws: int, seed: int
         return math.inf
     with torch.no_grad():
         value = -float(ELBO(draws, seed=seed)(family, _target(config["posterior"])))
-    return value if math.isfinite(value) else math.inf
+    return value if value > BEST[config["posterior"]] - IMPOSSIBLE else math.inf  # NaN too
