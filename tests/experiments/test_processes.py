@@ -62,7 +62,7 @@ def test_two_commands_on_one_folder_record_every_run_once(tmp_path):
 
 def test_ctrl_c_keeps_what_is_recorded_and_says_how_to_continue(tmp_path):
     path = tmp_path / "toy" / "records.jsonl"
-    process = start_toy("reproduce", "toy", "--profile", "slow", "--jobs", 1, "--out", tmp_path)
+    process = start_toy("reproduce", "toy", "--profile", "slower", "--jobs", 1, "--out", tmp_path)
     wait_for(lambda: len(read_lines(path)) >= 3)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone
     code, _, errors = finish(process)
@@ -72,4 +72,4 @@ def test_ctrl_c_keeps_what_is_recorded_and_says_how_to_continue(tmp_path):
     kept = results(path)
     assert 3 <= len(kept) < 36
     wait_for(lambda: not living(process.pid))
-    assert kept.keys() < plan(EXPERIMENT, "slow").runs.keys()
+    assert kept.keys() < plan(EXPERIMENT, "slower").runs.keys()

@@ -151,6 +151,7 @@ EXPERIMENT = Experiment(
         "quick": Profile(seeds=8, minutes=0.1, settings={"steps": 60}),
         "paper": Profile(seeds=20, minutes=0.2, settings={"steps": 400}),
         "slow": Profile(seeds=12, minutes=1, settings={"steps": 60, "sleep": 0.05}),
+        "slower": Profile(seeds=12, minutes=1, settings={"steps": 60, "sleep": 0.5}),
         "raise": Profile(seeds=8, minutes=0.1, settings={"steps": 60, "trouble": "raise"}),
         "kill": Profile(seeds=8, minutes=0.1, settings={"steps": 60, "trouble": "kill"}),
     },

@@ -35,7 +35,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     if "points" in request:
         jax = _jax()
         density, _ = log_density(entry.model_name, entry.data)
-        values = jax.vmap(density)(np.asarray(request["points"], dtype=np.float64))
+        values = jax.jit(jax.vmap(density))(np.asarray(request["points"], dtype=np.float64))
         return {"values": np.asarray(values).tolist()}
     return {peer: _run(peer, entry, request["seeds"], request["budgets"]) for peer in request["peers"]}
 
