@@ -36,7 +36,7 @@ def draw_parts(path: Path, parts: Sequence[Part], ours: frozenset[str]) -> None:
     for axis, (part, problem) in zip(axes[len(paired) :], raced, strict=True):
         _times(axis, f"{part.title}: {problem}", [row for row in part.rows if row.problem == problem], ours)
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=150)
+    figure.savefig(data, format="png", dpi=120)
     write_file(path, data.getvalue())
 
 

@@ -38,7 +38,8 @@ def part_table(part: Part) -> Group:
 def part_markdown(part: Part) -> str:
     """The same in Markdown."""
     columns, rows = _cells(part)
-    return MarkdownTable(f"{part.name}: {part.title}", columns, rows, note=" ".join(part.notes)).markdown()
+    note = "; ".join(note.rstrip(";") for note in part.notes)
+    return MarkdownTable(f"{part.name}: {part.title}", columns, rows, note=note).markdown()
 
 
 def _cells(part: Part) -> tuple[list[str], list[list[str]]]:
