@@ -17,7 +17,7 @@ from torch import Tensor
 from bayescore.methods.descent import B1, B2
 from bayescore.optim.base import Shell
 from bayescore.optim.options import positive
-from bayescore.optim.precision import MEMORY, precision_sentence
+from bayescore.optim.precision import precision_sentence, take
 from bayescore.optim.sampling import Member
 
 __all__ = ["ADVI", "advi_single", "advi_step"]
@@ -45,7 +45,8 @@ def advi_step(
     X: Tensor,
     o: ADVIOptions,
 ) -> Tensor:
-    """One Adam step on mean, sd and their moments; returns the sums of (2) and its square."""
+    """One Adam step on mean, sd and their moments; returns the sums of (2), its square, and one over the
+    rate at which log sd answers to (2)."""
     slope = sd / o.c * X + sd.square() * o.prior_precision - 1  # (2)
     pull = G + o.c * o.prior_precision * (mean - prior_mean)  # (1)
     first_m.lerp_(pull, 1 - B1)
@@ -54,8 +55,9 @@ def advi_step(
     second_r.mul_(B2).add_((1 - B2) * slope * slope)
     fade1, fade2 = 1 - B1**o.t, 1 - B2**o.t
     mean.sub_(o.lr / fade1 * first_m / ((second_m / fade2).sqrt() + 1e-8))
-    sd.mul_((-o.sd_lr / fade1 * first_r / ((second_r / fade2).sqrt() + 1e-8)).exp())
-    return torch.stack([slope.sum(), slope.square().sum()])
+    rate = o.sd_lr / ((second_r / fade2).sqrt() + 1e-8)
+    sd.mul_((-rate / fade1 * first_r).exp())
+    return torch.stack([slope.sum(), slope.square().sum(), (1 / rate).sum()])
 
 
 def advi_single(*args: Any) -> Any:
@@ -120,10 +122,7 @@ class ADVI(Shell):
         seen = [state["sum_g"] / draws, state["sum_xg"] / draws] if g is None else [g, eps]
         kept = [state["mean"], state["sd"], *state["first"], *state["second"], self.prior_mean(member)]
         sums = self._run(member, rule, *kept, *seen, o)
-        state["moments"][:2].mul_(MEMORY).add_(sums / state["mean"].numel(), alpha=1 - MEMORY)
-        V = state["moments"][1] / (1 - MEMORY ** group["updates"])
-        # Adam moves log sd by sd_lr slope/sqrt(V), and the slope moves by twice that
-        state["moments"][2] += 2 * o.sd_lr / V.sqrt().clamp_min(1e-8)
+        take(state["moments"], sums / state["mean"].numel(), 2)  # the slope moves twice as much as log sd
 
     def _precision_status(self) -> str:
         head = self._head

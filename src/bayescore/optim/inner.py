@@ -58,7 +58,8 @@ def inner_steps(
     e2: Tensor,
     o: InnerOptions,
 ) -> Tensor:
-    """N inner steps on mean and sd and their moments; returns the sums of the slope and its square."""
+    """N inner steps on mean and sd and their moments; returns the sums of the slope, its square, and one
+    over the rate at which log sd answers to it."""
     start, wide = mean.clone(), sd.clone()
     s1 = -(G + o.c * o.prior_precision * (start - prior_mean))  # c s, and so for the rest
     s2 = -X - o.c * wide * o.prior_precision
@@ -66,7 +67,9 @@ def inner_steps(
     log_sd = sd.log()
     unit = o.c * o.c
     floor_m = o.floor * unit * 2 * wide**-3 + 1e-8 * unit
-    floor_r = o.floor * unit * 4 * wide**-2 + 1e-8 * unit
+    steep = 4 * unit * wide**-2  # d loss/d rho per unit of slope
+    floor_r = o.floor * steep + 1e-8 * unit
+    rate = o.sd_lr * steep
     for n in range(o.steps):
         v, d = sd.square(), mean - start
         q = o.c / v
@@ -80,14 +83,16 @@ def inner_steps(
             second_m.mul_(B2).add_((1 - B2) * grad_m * grad_m)
             second_r.mul_(B2).add_((1 - B2) * grad_r * grad_r)
             mean.sub_(o.lr / fade1 * first_m / ((second_m / fade2).sqrt() + floor_m))
-            log_sd = log_sd - o.sd_lr / fade1 * first_r / ((second_r / fade2).sqrt() + floor_r)
+            each = o.sd_lr / ((second_r / fade2).sqrt() + floor_r)
+            log_sd = log_sd - each / fade1 * first_r
+            rate = each * steep
         else:
             first_m.mul_(o.momentum).add_(grad_m)
             first_r.mul_(o.momentum).add_(grad_r)
             mean.sub_(o.lr * first_m)
             log_sd = log_sd - o.sd_lr * first_r
         sd.copy_(log_sd.exp())
-    return torch.stack([slope.sum(), slope.square().sum()])
+    return torch.stack([slope.sum(), slope.square().sum(), (1 / rate).sum()])
 
 
 inner_single = of_one_draw(inner_steps)

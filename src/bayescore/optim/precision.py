@@ -17,12 +17,21 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["MEMORY", "Slope", "measured", "precision_sentence"]
+__all__ = ["MEMORY", "Slope", "measured", "precision_sentence", "take"]
 
 MEMORY = 0.99  # of the running moments of the slope
 KNOWN = 0.05  # relative error of the sd up to which it counts as learned
 AWAY = 0.2  # mean slope up to which the precision counts as learned, a tenth in the sd
 LEFT = 0.1  # share of the initial precision that may be left
+
+
+def take(moments: Tensor, means: Tensor, weight: float) -> None:
+    """Take one step's means of slope, squared slope and time (one over the rate) into the three numbers.
+
+    Weights that answer slowly count most: a tensor has forgotten its initial precision when they have.
+    """
+    moments[:2].mul_(MEMORY).add_(means[:2], alpha=1 - MEMORY)
+    moments[2] += weight / means[2]
 
 
 def measured(moments: Tensor, t: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:

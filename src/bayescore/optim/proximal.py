@@ -24,7 +24,7 @@ from bayescore.optim.exact import (
 from bayescore.optim.fused import of_one_draw
 from bayescore.optim.inner import InnerOptions, inner_single, inner_steps
 from bayescore.optim.options import positive
-from bayescore.optim.precision import MEMORY, precision_sentence
+from bayescore.optim.precision import MEMORY, precision_sentence, take
 from bayescore.optim.sampling import Member
 
 __all__ = ["ProximalScore"]
@@ -187,11 +187,9 @@ class ProximalScore(Shell):
         rule = inner_single if len(seen) == 2 else inner_steps
         kept = [state["mean"], state["sd"], *state["first"], *state["second"], self.prior_mean(member)]
         sums = self._run(member, rule, *kept, *seen, o)
-        state["moments"][:2].mul_(MEMORY).add_(sums / state["mean"].numel(), alpha=1 - MEMORY)
-        V = state["moments"][1] / (1 - MEMORY ** group["updates"])
-        # One inner step moves log sd by sd_lr times the slope over this, and the slope by twice as much
-        over = V.sqrt() + o.floor if adam else (state["sd"].mean() / o.c).square() / 4
-        state["moments"][2] += 2 * steps * o.sd_lr / over.clamp_min(1e-8)
+        take(
+            state["moments"], sums / state["mean"].numel(), 2 * steps
+        )  # the slope moves twice as much as log sd
 
     def _precision_status(self) -> str:
         group, rows = self._head, self.slope_noise()
