@@ -6,9 +6,9 @@
 3. BaM from there, with a batch that grows with the dimension, until the ELBO no longer moves.
 4. Where q is not yet close to the target, proximal score matching from there: its fixed points are those of
    the ELBO. Where BaM failed, it begins at 2. The q with the largest ELBO over common noise is kept.
-Noisy scores cannot be climbed: proximal score matching with clipped residuals begins at q0. Exact scores
-without a density have no ELBO: BaM begins at q0, and proximal score matching does if BaM diverges. So it does
-for mixtures and flows, with ADVI to fall back on.
+Noisy scores cannot be climbed: proximal score matching, with residuals that are limited, begins at q0. Exact
+scores without a density have no ELBO: BaM begins at q0, and proximal score matching does if BaM diverges. So
+it does for mixtures and flows, with ADVI to fall back on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
+from bayescore.families.low_rank import LowRankGaussian
 from bayescore.loop import Callback, Loop, Metric, Options
 from bayescore.methods import ADVI, BaM, Method, ProximalScore
 from bayescore.metrics.divergence import ELBO
@@ -39,7 +40,7 @@ from bayescore.targets.base import Target, as_batch
 
 __all__ = ["Wishes", "auto"]
 
-POLISH = ProximalScore(inner_steps=1, samples=32, learning_rate=0.05)
+POLISH = ProximalScore(inner_steps=1, samples=32, learning_rate=0.3)
 CLOSE = 0.15  # nats of spread of log Phi - log q below which q is left as it is
 GAIN = 0.02  # nats that count as an improvement
 PACE = 10  # steps of BaM between two looks at the ELBO
@@ -80,16 +81,16 @@ def auto(target: Target, family: Family | None, seed: int, wishes: Wishes) -> Fi
     if not isinstance(q0, Normal):
         return run.by_descent(q0, ProximalScore(), 1000, ADVI())
     if target.stochastic:
-        return run.by_descent(q0, _noisy(q0, 0.03), 5000, _noisy(q0, 0.003))
+        return run.by_descent(q0, _noisy(q0, 0.1), 5000, _noisy(q0, 0.01))
     if not target.has_density:
         return run.by_descent(q0, BaM(_batch(q0)), 300, ProximalScore(samples=8))
     return run.searched(q0)
 
 
 def _noisy(q0: Normal, rate: float) -> ProximalScore:
-    if isinstance(q0, DiagonalGaussian):
-        return ProximalScore(samples=4, clip=2.0, learning_rate=rate)
-    return ProximalScore(inner_steps=2, clip=2.0, learning_rate=rate, metric="euclidean")
+    if isinstance(q0, LowRankGaussian):
+        return ProximalScore(inner_steps=2, clip=2.0, learning_rate=0.3 * rate)
+    return ProximalScore(learning_rate=rate)
 
 
 def _batch(q: Family) -> int:
@@ -145,7 +146,7 @@ class _Run:
     def _from_the_start(self, start: Family, before: float, method: Method, steps: int) -> Fit:
         """Small steps where large ones made the start worse, and the start itself where they do so too."""
         self.notes.append("BaM made the start worse; proximal score matching began there instead")
-        again = self.stage(start, replace(POLISH, learning_rate=0.02), min(steps, 200))
+        again = self.stage(start, replace(POLISH, learning_rate=0.1), min(steps, 200))
         if self.elbo(again.family) > before:
             return again
         self.notes.append("nothing improved on the start, which is the result")

@@ -94,7 +94,9 @@ def test_it_is_the_floor_that_keeps_adam_from_making_steps_out_of_rounding() -> 
     q = family("diagonal", 3, 1)
     target = Exact(type(q).stack([q]))
     moved = {
-        kappa: (one_step(ProximalScore(floor=kappa), q, target).flat() - q.flat()).abs().max()
+        kappa: (one_step(ProximalScore(optimizer="adam", floor=kappa), q, target).flat() - q.flat())
+        .abs()
+        .max()
         for kappa in (0.0, 0.1)
     }
     assert moved[0.1] < 1e-12 < 1e-4 < moved[0.0]

@@ -206,7 +206,7 @@ def test_the_norm_of_the_covariance_is_refused_for_other_families(kind: str) -> 
         ({"learning_rate": float("inf")}, ValueError, "learning_rate.*inf"),
         ({"learning_rate": "fast"}, (TypeError, ValueError), "learning_rate.*fast"),
         ({"decay": "never"}, ValueError, "decay must be one of .*cosine.*; got 'never'"),
-        ({"optimizer": "lbfgs"}, ValueError, "optimizer must be 'adam' or 'sgd'; got 'lbfgs'"),
+        ({"optimizer": "lbfgs"}, ValueError, "optimizer must be 'normalised', 'adam' or 'sgd'; got 'lbfgs'"),
         ({"momentum": 1.0}, ValueError, r"momentum must lie in \[0, 1\); got 1.0"),
         ({"floor": -0.1}, ValueError, "floor must not be negative; got -0.1"),
         ({"floor": float("nan")}, ValueError, "floor.*nan"),

@@ -113,7 +113,7 @@ def plain_proximal(
             if standard:
                 theta, s = standard.enter(theta, s)
             g_t = q.score(theta)
-        for _ in range(method.inner_steps):
+        for _ in range(method.inner_steps or 20):
             optimizer.zero_grad()
             g = q.score(theta)
             loss = (alpha * (g - g_t).square() + (g - s).square()).sum(-1).mean()  # (1)

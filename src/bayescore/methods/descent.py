@@ -1,8 +1,10 @@
-"""Schedules and the two descent rules that gradient methods share: Adam and SGD with momentum.
+"""Schedules and the descent rules that gradient methods share: Adam, SGD with momentum, normalised rates.
 
     Adam:  a <- b1 a + (1-b1) g;  b <- b2 b + (1-b2) g^2;
            x <- x - eta (a / (1-b1^k)) / (sqrt(b / (1-b2^k)) + f)                              (1)
     SGD:   a <- momentum a + g;  x <- x - eta a                                                (2)
+    Score matching from N(0, I) at S standard draws x, by rates that do not overshoot:
+           mean: eta/2;   factor: eta/2 / (1 + |x|^2 / S), |x|^2 the mean over the draws       (3)
 
 b1 = 0.9, b2 = 0.999. f > 0 is a floor with the units of g: where the gradient has died away, Adam alone would
 still take steps of size eta; plain Adam has f = 1e-8. eta follows a schedule over t/T; k counts the steps.
@@ -98,3 +100,14 @@ class Descent:
         else:
             scale = torch.add(floor, second.sqrt(), alpha=correction)
         x.addcdiv_(first, scale, value=-eta / (1 - B1**k))  # (1)
+
+
+def normalised_rates(x: Tensor, eta: float, full: bool) -> Tensor:
+    """(3) for a Gaussian at draws x (F, S, D): (F, D + D^2) if it is full, (F, 2 D) if it is diagonal.
+
+    A diagonal factor is one number per coordinate, and |x|^2 is then that of the coordinate.
+    """
+    squares = x.square().mean(-2) / x.shape[-2]  # (F, D)
+    if full:
+        squares = squares.sum(-1, keepdim=True).expand(-1, x.shape[-1] ** 2)
+    return 0.5 * eta / torch.cat([torch.ones_like(x[:, 0]), 1 + squares], -1)

@@ -22,6 +22,13 @@ metric="covariance" measures (1) in the norm of Cov(q_t), which q cannot change 
 descent runs in the coordinates in which q_t = N(0, I), with its moments kept there. The method is then
 indifferent to the scale of the problem, and a start that is far too narrow is no longer fatal.        (6)
 
+optimizer="normalised", the default for Gaussians in that norm, is gradient descent with steps that suit (1)
+there. With x the standardised draws, the curvature of (1) in the factor is about 1 + |x|^2, by which its rate
+is divided; and a coordinate of the residual counts for no more than is usual in the score of q_t itself:
+    s <- g_t + clamp(s - g_t, -1, 1),   m <- m - eta/2 d/dm,   L <- L - eta/2 d/dL / (1 + mean |x|^2 / S)  (7)
+(a diagonal q has a factor per coordinate, so |x|^2 is that of the coordinate). Where the score is exact the
+residual dies away by itself and nothing needs a floor; where it is noisy no draw can throw q far.
+
 Full Gaussians and mixtures are worked in the Cholesky factor of the precision, where the score is bilinear:
 in that of the covariance the same algorithm diverges on real posteriors.
 """
@@ -41,13 +48,14 @@ from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.matching import Matching
 from bayescore.methods.base import Info, Method, Oracle, State
-from bayescore.methods.descent import Descent, Schedule, check_schedule, schedule
+from bayescore.methods.descent import Descent, Schedule, check_schedule, normalised_rates, schedule
 from bayescore.methods.ridge import proximal_ridge
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 
 __all__ = ["ProximalInfo", "ProximalScore", "ProximalState"]
 
+RATE = 0.1  # eta of (7)
 Moments = tuple[Tensor, Tensor, Tensor]  # first, second, scale
 
 
@@ -71,15 +79,17 @@ class ProximalScore(Method):
     """Proximal score matching (Algorithm 1).
 
     Arguments:
-        inner_steps: N, descent steps per iteration; they cost no score calls.
+        inner_steps: N, descent steps per iteration; they cost no score calls. None: 2 if normalised, else 20.
         samples: S, draws and score calls per iteration.
         alpha: weight of the proximal term: "linear" t/T, "reverse" 1-t/T, a number, or f(t, T).
-        learning_rate: step size; None means the family's own, 0.01 (zuko flows: 0.001).
+        learning_rate: step size eta; None means 0.1 in normalised descent, else the family's own, 0.01 (zuko
+            flows: 0.001).
         decay: its schedule: "cosine", "constant", "reverse" or f(t, T).
-        optimizer: "adam" or "sgd" (with `momentum`).
+        optimizer: "normalised" (7), "adam" or "sgd" (with `momentum`). None means "normalised" for full and
+            diagonal Gaussians in the norm of Cov(q_t) and "adam" otherwise.
         reset: forget the optimizer's moments at every iteration.
         floor: kappa of (3); 0 gives plain Adam.
-        clip: c of (4), say 2 for noisy scores; None does not clip.
+        clip: c of (4), say 2 for noisy scores in the Euclidean norm; None does not clip.
         metric: norm of (1): "euclidean" as in the paper, or "covariance", that of Cov(q_t) (6). None means
             "covariance" for full and diagonal Gaussians and "euclidean" for every other family.
         solver: "gradient" for Algorithm 1, "exact" for the closed form (diagonal Gaussian only).
@@ -101,12 +111,12 @@ class ProximalScore(Method):
         "ZukoFlow",
     )
 
-    inner_steps: int = 20
+    inner_steps: int | None = None
     samples: int = 1
     alpha: Schedule = "linear"
     learning_rate: float | None = None
     decay: Schedule = "cosine"
-    optimizer: str = "adam"
+    optimizer: str | None = None
     momentum: float = 0.0
     reset: bool = False
     floor: float = 0.1
@@ -117,7 +127,8 @@ class ProximalScore(Method):
     mean_damping: Schedule | None = None
 
     def __post_init__(self) -> None:
-        check_count("inner_steps", self.inner_steps)
+        if self.inner_steps is not None:
+            check_count("inner_steps", self.inner_steps)
         check_count("samples", self.samples)
         check_schedule("alpha", self.alpha)
         check_number("floor", self.floor, "not be negative", zero=True)
@@ -125,6 +136,10 @@ class ProximalScore(Method):
             check_number("clip", self.clip, "be positive or None")
         if self.solver not in ("gradient", "exact"):
             raise ValueError(f"solver must be 'gradient' or 'exact'; got {self.solver!r}")
+        if self.optimizer not in (None, "normalised", "adam", "sgd"):
+            raise ValueError(f"optimizer must be 'normalised', 'adam' or 'sgd'; got {self.optimizer!r}")
+        if self.optimizer == "normalised" and self.metric == "euclidean":
+            raise ValueError("optimizer='normalised' needs the norm of Cov(q_t); drop metric='euclidean'")
         if self.metric not in (None, "euclidean", "covariance"):
             raise ValueError(f"metric must be 'euclidean' or 'covariance'; got {self.metric!r}")
         if self.solver == "exact" and self.metric is not None:
@@ -148,7 +163,15 @@ class ProximalScore(Method):
 
     def _descent(self, otherwise: float) -> Descent:
         rate = otherwise if self.learning_rate is None else self.learning_rate
-        return Descent(self.optimizer, rate, self.momentum, self.decay)
+        return Descent("sgd" if self.optimizer == "sgd" else "adam", rate, self.momentum, self.decay)
+
+    def _standardises(self, family: Family) -> bool:
+        """Whether (1) is measured in the norm of Cov(q_t)."""
+        return isinstance(family, FullGaussian | DiagonalGaussian) and self.metric != "euclidean"
+
+    def _normalises(self, family: Family) -> bool:
+        """Whether the descent is (7)."""
+        return self.optimizer in (None, "normalised") and self._standardises(family)
 
     def check(self, family: Family, target: Target) -> None:
         if self.solver == "exact" and not isinstance(family, DiagonalGaussian):
@@ -156,24 +179,27 @@ class ProximalScore(Method):
                 f"ProximalScore with solver='exact' cannot fit a {type(family).__name__}; "
                 "it serves DiagonalGaussian (use solver='gradient', or BaM for full Gaussians)"
             )
-        if self.metric == "covariance" and not isinstance(family, FullGaussian | DiagonalGaussian):
-            raise TypeError(
-                f"ProximalScore with metric='covariance' cannot fit a {type(family).__name__}; "
-                "it serves FullGaussian and DiagonalGaussian (use metric='euclidean')"
-            )
+        for option, remedy in (("metric", "covariance"), ("optimizer", "normalised")):
+            if getattr(self, option) == remedy and not isinstance(family, FullGaussian | DiagonalGaussian):
+                other = "metric='euclidean'" if option == "metric" else "optimizer='adam'"
+                raise TypeError(
+                    f"ProximalScore with {option}={remedy!r} cannot fit a {type(family).__name__}; "
+                    f"it serves FullGaussian and DiagonalGaussian (use {other})"
+                )
         super().check(family, target)
 
     def init(self, family: Family, steps: int) -> ProximalState:
         flat = family.flat()
         empty = flat.new_zeros(flat.shape[0], 0)
-        moments = torch.zeros_like(flat) if self.solver == "gradient" else empty
+        moments = empty if self.solver == "exact" or self._normalises(family) else torch.zeros_like(flat)
+        adam = self.optimizer != "sgd"
         return ProximalState(
             family=family,
             step=0,
             horizon=steps,
             first=moments,
-            second=moments if self.optimizer == "adam" else empty,
-            scale=moments if self.optimizer == "adam" and self.floor else empty,
+            second=moments if adam else empty,
+            scale=moments if adam and self.floor else empty,
             median=flat.new_zeros(flat.shape[0]),
         )
 
@@ -193,8 +219,11 @@ class ProximalScore(Method):
         if self.solver == "exact":
             assert isinstance(q, DiagonalGaussian)
             new = self._solve(q, theta, s, t, state.horizon)
-        elif isinstance(q, FullGaussian | DiagonalGaussian) and self.metric != "euclidean":
-            inner, moments = self._descend(state, torch.zeros_like(state.first), noise, q.standardise(s))
+        elif isinstance(q, FullGaussian | DiagonalGaussian) and self._standardises(q):
+            s = q.standardise(s)
+            if self._normalises(q):
+                s = (s + noise).clamp_(-1.0, 1.0).sub_(noise)  # (7): g_t = -noise
+            inner, moments = self._descend(state, torch.zeros_like(q.flat()), noise, s)
             new = q.compose(inner)  # type: ignore[arg-type]
         else:
             new, moments = self._descend(state, q.flat(), theta, s)
@@ -215,9 +244,11 @@ class ProximalScore(Method):
 
     def _descend(self, state: ProximalState, flat: Tensor, x: Tensor, s: Tensor) -> tuple[Family, Moments]:
         """N descent steps on (1) from the parameters `flat`, in place, with copies of the moments."""
-        t, T, N = state.step, state.horizon, self.inner_steps
-        descent, alpha = self._descent(state.family.learning_rate), schedule(self.alpha, t, T)
-        eta = descent.rate(t, T)
+        t, T, normalised = state.step, state.horizon, self._normalises(state.family)
+        descent = self._descent(RATE if normalised else state.family.learning_rate)
+        alpha, eta = schedule(self.alpha, t, T), descent.rate(t, T)
+        N = self.inner_steps or (2 if normalised else 20)
+        rates = normalised_rates(x, eta, isinstance(state.family, FullGaussian)) if normalised else None
         first = torch.zeros_like(state.first) if self.reset else state.first.clone()
         second = torch.zeros_like(state.second) if self.reset else state.second.clone()
         q = state.family.from_flat(flat)  # views: moves with `flat`
@@ -231,8 +262,12 @@ class ProximalScore(Method):
             for n in range(N):
                 if n:
                     matching.move()
+                gradient = matching.pull(constant, share)  # (2)
+                if rates is not None:
+                    flat.addcmul_(gradient, rates, value=-1.0)  # (7)
+                    continue
                 k = n + 1 if self.reset else t * N + n + 1
-                descent.apply_(flat, matching.pull(constant, share), first, second, k, eta, floor)  # (2)
+                descent.apply_(flat, gradient, first, second, k, eta, floor)
         return q, (first, second, scale)
 
     def _floor(

@@ -8,10 +8,11 @@ from typing import Any
 from bayescore.experiments import Run
 from bayescore.experiments.posteriordb.fits import per_iteration
 
-__all__ = ["EXACT", "NOISY", "arm", "grid"]
+__all__ = ["EXACT", "MIXTURES", "NOISY", "arm", "grid"]
 
 RATES = [0.003, 0.01, 0.03, 0.1]
 WIDE: dict[str, Any] = {"scale": 1.0}
+NARROW: dict[str, Any] = {"scale": 0.1}  # what the library begins with under noise
 SEARCH: dict[str, Any] = {"search": True}
 Spec = dict[str, Any]
 
@@ -22,36 +23,48 @@ def arm(method: str, *, tuned: bool = False, start: Spec = WIDE, **options: Any)
     return {"method": method, "options": options, "start": start, "learning_rates": rates}
 
 
-PAPER_OURS: Spec = {"inner_steps": 2, "metric": "euclidean"}
+#: the paper's: two steps of Adam in the Euclidean norm
+PRINTED: Spec = {"inner_steps": 2, "metric": "euclidean"}
 EXACT: dict[str, Spec] = {
-    "Ours, N=2": arm("proximal", tuned=True, **PAPER_OURS),
+    "Ours, N=2": arm("proximal", tuned=True, **PRINTED),
+    "Ours, N=2, Cov(q_t) norm": arm("proximal", tuned=True, inner_steps=2, optimizer="adam"),
+    "Ours, default": arm("proximal"),
+    "Ours, rate 0.3": arm("proximal", learning_rate=0.3),
     "ADVI": arm("advi", tuned=True),
     "GSM": arm("gsm"),
     "BaM": arm("bam"),
+    "BaM, BD": arm("bam", regularisation="constant"),
+    "BaM, BD/(t+1)": arm("bam", regularisation="decay"),
     "Ours, default, searched start": arm("proximal", start=SEARCH),
-    "Ours, default": arm("proximal"),
+    "Ours, S=8, searched start": arm("proximal", samples=8, start=SEARCH),
     "ADVI, searched start": arm("advi", tuned=True, start=SEARCH),
     "GSM, searched start": arm("gsm", start=SEARCH),
     "BaM, searched start": arm("bam", start=SEARCH),
-    "BaM, batch 32": arm("bam", batch=32),
-    "BaM, batch 32, decay": arm("bam", batch=32, schedule="decay"),
     "GSM, batch 32": arm("gsm", batch=32),
-    "Ours, S=8": arm("proximal", samples=8, start=SEARCH),
+    "BaM, batch 32": arm("bam", batch=32),
+    "BaM, batch 32, BD/(t+1)": arm("bam", batch=32, regularisation="decay"),
 }
 MIXTURES: dict[str, Spec] = {
-    f"Ours, mixture of {k}": arm("proximal", tuned=True) | {"components": k} for k in (2, 3)
+    f"{name}, mixture of {k}": spec | {"components": k}
+    for name, spec in (
+        ("Ours", arm("proximal", tuned=True, start=SEARCH)),
+        ("ADVI", arm("advi", tuned=True, start=SEARCH, mixture="stratified")),
+    )
+    for k in (2, 3)
 }
 NOISY: dict[str, Spec] = {
-    "Ours, N=2": arm("proximal", tuned=True, **PAPER_OURS),
-    "Ours, clipped": arm("proximal", start={"scale": 0.1}, inner_steps=2, metric="euclidean", clip=2.0,
-                         learning_rate=0.03),
+    "Ours, N=2": arm("proximal", tuned=True, **PRINTED),
+    "Ours, default": arm("proximal", start=NARROW),
+    "Ours, default, wide start": arm("proximal"),
+    "Ours, clip=2, Euclidean": arm("proximal", start=NARROW, clip=2.0, learning_rate=0.03, **PRINTED),
     "ADVI": arm("advi", tuned=True),
-    "ADVI, narrow start": arm("advi", tuned=True, start={"scale": 0.1}),
+    "ADVI, narrow start": arm("advi", tuned=True, start=NARROW),
     "GSM": arm("gsm"),
-    "GSM, batch 32": arm("gsm", batch=32),
+    "GSM, batch 32, narrow start": arm("gsm", batch=32, start=NARROW),
     "BaM": arm("bam"),
-    "BaM, batch 32, decay": arm("bam", batch=32, schedule="decay"),
-}  # fmt: skip
+    "BaM, batch 32, narrow start": arm("bam", batch=32, start=NARROW),
+    "BaM, batch 32, BD/(t+1), narrow start": arm("bam", batch=32, regularisation="decay", start=NARROW),
+}
 
 
 def grid(

@@ -1,12 +1,26 @@
-"""What the PosteriorDB experiments share: rules on one posterior, and the table of learning rates."""
+"""What the PosteriorDB experiments share: rules on one posterior, an axis of gaps, and two tables."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from bayescore.experiments import Judgement, Records, Rule, Table
 
-__all__ = ["on", "rates_table"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["gap_axis", "on", "rates_table", "worst_table"]
+
+MOST = 1e6  # nats above the best Gaussian that a figure still shows
+
+
+def gap_axis(panel: Axes) -> None:
+    """Nats above the best Gaussian, which is a line at 0; linear up to 1 nat and logarithmic beyond."""
+    panel.set_yscale("symlog", linthresh=1.0)
+    panel.set_ylim(-0.1, min(max(panel.get_ylim()[1], 10.0), MOST))
+    panel.axhline(0.0, color="0.35", linewidth=1.0, linestyle=(0, (1, 1)), label="best Gaussian")
 
 
 def on(posterior: str, rule: Rule, **case: Any) -> Rule:
@@ -18,6 +32,32 @@ def on(posterior: str, rule: Rule, **case: Any) -> Rule:
         return Judgement(found.verdict, f"{where}: {found.sentence}", found.numbers)
 
     return Rule(f"On {where}: {rule.words}", judge)
+
+
+def worst_table(records: Records, over: str, values: Sequence[Any], label: str = "") -> Table:
+    """The largest gap over the seeds of every arm, a column for every value of a config entry.
+
+    Where the columns are noise levels, `label` names them and there is a row per posterior and arm.
+    """
+    rows: list[list[Any]] = []
+    split = [records] if over == "posterior" else [records.where(posterior=p) for p in _posteriors(records)]
+    for part in split:
+        for arm, chosen in part.arms.items():
+            cells = [chosen.where(**{over: value}) for value in values]
+            first = [] if over == "posterior" else [chosen[0].config["posterior"]]
+            rows.append(
+                [*first, arm, *(float(c.values("gap", math.inf).max()) if c else None for c in cells)]
+            )
+    columns = [
+        *([] if over == "posterior" else ["posterior"]),
+        "arm",
+        *(f"{label}{value}" for value in values),
+    ]
+    return Table("Nats above the best Gaussian on the worst seed", columns, rows, name="worst")
+
+
+def _posteriors(records: Records) -> list[str]:
+    return list(dict.fromkeys(record.config["posterior"] for record in records))
 
 
 def rates_table(records: Records) -> Table:

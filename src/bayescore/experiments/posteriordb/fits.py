@@ -29,7 +29,7 @@ __all__ = ["BEST", "POSTERIORS", "execute", "per_iteration"]
 BEST = {"diamonds": -3190.58, "arK": -57.88, "gp_pois_regr": 49.73, "low_dim_gauss_mix": 2117.07}
 POSTERIORS = {name: f"{name}-{name}" for name in BEST}
 LEVELS = (0.2, 0.5, 2.0)
-TRACE_DRAWS, PRINTED_DRAWS, FINAL_DRAWS, CHUNK = 500, 1000, 100_000, 10_000
+TRACE_DRAWS, PRINTED_DRAWS, FINAL_DRAWS, CHUNK = 500, 1000, 100_000, 1000
 RECORDS = 40
 PILOT_SEEDS, PILOT_SHARE = 1000, 0.4  # pilots run a part of the iterations, schedules included
 IMPOSSIBLE = 2.0  # nats below the best Gaussian: a factor that has lost its digits, not a better fit
@@ -57,7 +57,8 @@ def per_iteration(config: dict[str, Any]) -> int:
     options = config["options"]
     if config["method"] in ("gsm", "bam"):
         return int(options.get("batch", 2))
-    return int(options.get("samples", 1))
+    draws = int(options.get("samples", 1))
+    return draws * config["components"] if options.get("mixture") == "stratified" else draws
 
 
 @cache
@@ -73,53 +74,71 @@ def _pilot(config: dict[str, Any]) -> tuple[float | None, dict[str, float]]:
     seeds = [PILOT_SEEDS + i for i in range(config["pilots"])]
     for rate in rates:
         fits, _ = _fit(config | {"share": PILOT_SHARE}, seeds, rate)
-        gaps = sorted(_gap(config, fit.family, 1) for fit in fits)
+        gaps = sorted(_gap(config, fit.family, 10) for fit in fits)
         scores[str(rate)] = gaps[len(gaps) // 2]
     return min(rates, key=lambda rate: scores[str(rate)]), scores
 
 
 def _start(config: dict[str, Any], target: Target, seed: int) -> tuple[Family, Start | None]:
-    """q0, the same for every arm: a mean in [0, 0.1]^D and covariance scale^2 I, or what a search finds."""
+    """q0, the same for every arm: a mean in [0, 0.1]^D and covariance scale^2 I, or what a search finds.
+
+    The components of a mixture have its covariance, and means half a standard deviation around its mean.
+    """
     spec = config["start"]
     rng = bs.rng.generator(seed, purpose="start")
     mean = 0.1 * torch.rand(target.dim, generator=rng, dtype=torch.float64)
-    q0: Family = FullGaussian.init(target.dim, scale=spec.get("scale", 1.0), mean=mean)
-    if components := config.get("components"):
-        q0 = GaussianMixture.init(target.dim, components, seed=seed)
+    q0 = FullGaussian.init(target.dim, scale=spec.get("scale", 1.0), mean=mean)
     if not spec.get("search"):
         return q0, None
     found = bs.find_start(target, q0, seed=seed, check=False)
+    if components := config.get("components"):
+        assert isinstance(found.family, FullGaussian)
+        q = found.family.in_form("covariance")
+        noise = torch.randn(components, q.dim, generator=rng, dtype=torch.float64)
+        parts = FullGaussian(q.transform(0.5 * noise), q.factor.repeat(components, 1, 1))
+        return GaussianMixture(torch.zeros(components, dtype=torch.float64), parts), found
     return found.family, found
 
 
 def _fit(
     config: dict[str, Any], seeds: Sequence[int], rate: float | None
 ) -> tuple[list[bs.Fit], list[Start | None]]:
+    """One fit per seed; those whose searches took equally many calls run together."""
+    exact = _target(config["posterior"])
+    begun = {seed: _start(config, exact, seed) for seed in seeds}
+    spent = {seed: start.counts.score_calls if start else 0 for seed, (_, start) in begun.items()}
+    fits: dict[int, bs.Fit] = {}
+    for calls in sorted(set(spent.values())):
+        some = [seed for seed in seeds if spent[seed] == calls]
+        families = [begun[seed][0] for seed in some]
+        fits |= dict(zip(some, _together(config, families, some, rate, calls), strict=True))
+    return [fits[seed] for seed in seeds], [begun[seed][1] for seed in seeds]
+
+
+def _together(
+    config: dict[str, Any], families: list[Family], seeds: list[int], rate: float | None, spent: int
+) -> list[bs.Fit]:
     options = dict(config["options"])
     if rate is not None:
         options["learning_rate"] = rate
     method = bs.methods.by_name(config["method"])(**options)
     exact = _target(config["posterior"])
     beta = config.get("beta", 0.0)
-    target: Target = bs.targets.NoisyScore(exact, beta) if beta else exact
-    begun = [_start(config, exact, seed) for seed in seeds]
-    spent = max((start.counts.score_calls for _, start in begun if start), default=0)
     steps = config.get("iterations") or (config["calls"] - spent) // per_iteration(config)
     steps = max(1, round(steps * config.get("share", 1.0)))
     every = sorted({max(1, round(steps ** (i / (RECORDS - 1)))) for i in range(RECORDS)} | {steps})
     score = ELBO(TRACE_DRAWS, seed=1)
-    fits = bs.fit_many(
-        target,
-        [family for family, _ in begun],
+    return bs.fit_many(
+        bs.targets.NoisyScore(exact, beta) if beta else exact,
+        families,
         method,
         steps=steps,
-        seeds=list(seeds),
+        seeds=seeds,
         metrics={"negative_elbo": lambda q, _: -score(q, exact)},
         record_every=every,
         progress=False,
         check=False,
     )
-    return fits, [start for _, start in begun]
 
 
 def _measure(
@@ -137,7 +156,7 @@ def _measure(
         hits = [c for c, g in zip(calls, gaps, strict=True) if g < level]
         metrics[f"calls_{level:g}"] = hits[0] if hits else math.inf
     metrics["start_calls"] = spent
-    trace = {"score_calls": calls, "gap": [min(max(g, 1e-3), LOST) for g in gaps]}
+    trace = {"score_calls": calls, "gap": gaps}
     return metrics, trace
 
 
