@@ -40,7 +40,7 @@ from bayescore.targets.base import Target, as_batch
 
 __all__ = ["Wishes", "auto"]
 
-POLISH = ProximalScore(inner_steps=1, samples=32, learning_rate=0.3)
+POLISH = ProximalScore(inner_steps=1, samples=32, learning_rate=0.05, optimizer="adam")
 CLOSE = 0.15  # nats of spread of log Phi - log q below which q is left as it is
 GAIN = 0.02  # nats that count as an improvement
 PACE = 10  # steps of BaM between two looks at the ELBO
@@ -146,7 +146,7 @@ class _Run:
     def _from_the_start(self, start: Family, before: float, method: Method, steps: int) -> Fit:
         """Small steps where large ones made the start worse, and the start itself where they do so too."""
         self.notes.append("BaM made the start worse; proximal score matching began there instead")
-        again = self.stage(start, replace(POLISH, learning_rate=0.1), min(steps, 200))
+        again = self.stage(start, replace(POLISH, learning_rate=0.02), min(steps, 200))
         if self.elbo(again.family) > before:
             return again
         self.notes.append("nothing improved on the start, which is the result")

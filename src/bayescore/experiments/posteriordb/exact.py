@@ -43,11 +43,9 @@ NOTE = "Medians over seeds with 95 % intervals; 100,000 draws unless stated; cal
 
 
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
-    chosen = {"calls": 10_000, "pilots": 2, "posteriors": list(BEST), **settings}
-    cases = [
-        {"posterior": name, "calls": chosen["calls"], "pilots": chosen["pilots"]}
-        for name in chosen["posteriors"]
-    ]
+    chosen = {"calls": 10_000, "pilots": 2, "draws": 100_000, "posteriors": list(BEST), **settings}
+    settled = {key: chosen[key] for key in ("calls", "pilots", "draws")}
+    cases = [{"posterior": name, **settled} for name in chosen["posteriors"]]
     return grid(ARMS, cases, seeds, methods)
 
 
@@ -146,7 +144,12 @@ EXPERIMENT = Experiment(
         "quick": Profile(
             seeds=2,
             minutes=3,
-            settings={"calls": 400, "pilots": 1, "posteriors": ["arK", "low_dim_gauss_mix"]},
+            settings={
+                "calls": 400,
+                "pilots": 1,
+                "draws": 5000,
+                "posteriors": ["arK", "low_dim_gauss_mix"],
+            },
         ),
         "paper": Profile(seeds=6, minutes=40, settings={}),
     },

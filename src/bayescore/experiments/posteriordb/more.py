@@ -183,7 +183,7 @@ EXPERIMENT = Experiment(
     methods=(*OURS, *PEERS),
     profiles={
         "quick": Profile(seeds=1, minutes=4, settings={"posteriors": ["kidiq-kidscore_interaction"]}),
-        "paper": Profile(seeds=3, minutes=30, settings={}),
+        "paper": Profile(seeds=5, minutes=30, settings={}),
     },
     runs=runs,
     execute=execute,
