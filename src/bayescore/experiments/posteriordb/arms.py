@@ -52,10 +52,10 @@ NOISY: dict[str, Spec] = {
     "ADVI": arm("advi", tuned=True),
     "ADVI, narrow start": arm("advi", tuned=True, start=NARROW),
     "GSM": arm("gsm"),
-    "GSM, batch 32, narrow start": arm("gsm", batch=32, start=NARROW),
+    "GSM, batch 16, narrow start": arm("gsm", batch=16, start=NARROW),
     "BaM": arm("bam"),
-    "BaM, batch 32, narrow start": arm("bam", batch=32, start=NARROW),
-    "BaM, batch 32, BD/(t+1), narrow start": arm("bam", batch=32, regularisation="decay", start=NARROW),
+    "BaM, batch 16, narrow start": arm("bam", batch=16, start=NARROW),
+    "BaM, batch 16, BD/(t+1), narrow start": arm("bam", batch=16, regularisation="decay", start=NARROW),
 }
 
 

@@ -75,7 +75,7 @@ def _figure(records: Records, arms: Sequence[str], title: str, name: str) -> Fig
     names = [posterior for posterior in BEST if shown.where(posterior=posterior)]
     if not names:
         return None
-    drawing, axes = panels(2, -(-len(names) // 2), width=4.4, height=3.0)
+    drawing, axes = panels(min(2, len(names)), -(-len(names) // 2), width=4.4, height=3.0)
     look = looks(arms)
     for panel, posterior in zip(axes, names, strict=False):
         chosen = shown.where(posterior=posterior)

@@ -41,8 +41,8 @@ METRICS = {
 NOTE = "Medians over seeds with 95 % intervals; 20,000 draws unless stated."
 PEERS = {
     "ADVI": ("ADVI", "ADVI, narrow start"),
-    "GSM": ("GSM", "GSM, batch 32, narrow start"),
-    "BaM": ("BaM", "BaM, batch 32, narrow start", "BaM, batch 32, BD/(t+1), narrow start"),
+    "GSM": ("GSM", "GSM, batch 16, narrow start"),
+    "BaM": ("BaM", "BaM, batch 16, narrow start", "BaM, batch 16, BD/(t+1), narrow start"),
 }
 SHOWN = ("Ours, N=2", "Ours, default", *(arm for arms in PEERS.values() for arm in arms[:2]))
 
@@ -55,7 +55,7 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
         for name in settings.get("posteriors", BEST)
         for beta in settings.get("betas", BETAS)
     ]
-    return grid(NOISY, cases, seeds, methods)  # equal iterations: a batch of 32 spends 32 times the calls
+    return grid(NOISY, cases, seeds, methods)  # equal iterations: a batch of 16 spends 16 times the calls
 
 
 def tables(records: Records) -> list[Table]:
@@ -80,7 +80,7 @@ def figures(records: Records) -> list[Figure]:
     names = [name for name in BEST if shown.where(posterior=name)]
     if not names:
         return []
-    drawing, axes = panels(2, -(-len(names) // 2), width=4.4, height=3.0)
+    drawing, axes = panels(min(2, len(names)), -(-len(names) // 2), width=4.4, height=3.0)
     look = looks(SHOWN)
     for panel, name in zip(axes, names, strict=False):
         for arm, chosen in shown.where(posterior=name).arms.items():

@@ -13,7 +13,7 @@ from bayescore.experiments.synthetic.fits import execute
 ARMS = {
     "Ours": OURS,
     "Ours, default": arm("proximal", tuned=False),
-    "Ours, Cov(q_t) norm": arm("proximal", metric="covariance"),
+    "Ours, Cov(q_t) norm": arm("proximal", metric="covariance", optimizer="adam"),
     "ADVI": ADVI,
     "ADVI, sticking": arm("advi", stick=True),
     "GSM": GSM,

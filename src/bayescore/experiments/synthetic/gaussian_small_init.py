@@ -34,7 +34,7 @@ ARMS = {
     "Ours, reset": arm("proximal", reset=True),
     "Ours, no floor": arm("proximal", floor=0.0),
     "Ours, reset, no floor": arm("proximal", floor=0.0, reset=True),
-    "Ours, Cov(q_t) norm": arm("proximal", metric="covariance"),
+    "Ours, Cov(q_t) norm": arm("proximal", metric="covariance", optimizer="adam"),
     "ADVI": ADVI,
     "GSM": GSM,
     "BaM": BAM,
