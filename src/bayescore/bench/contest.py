@@ -11,13 +11,11 @@ __all__ = ["OURS", "PEERS", "Entry", "Finish", "Own", "Peer", "Setting", "words"
 
 Setting = Mapping[str, float | int]
 
-LEARNING_RATES = (0.003, 0.01, 0.03, 0.1)
-NORMALISED = (0.03, 0.1, 0.3, 1.0)  # rates of a descent whose steps are already scaled
+LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 DRAWS = (1, 10, 100)  # per step, where a method takes gradient steps
 BATCHES = (2, 10, 100)  # per step, where it solves for the next Gaussian
 PATHS = ((30, 10, 1e-5), (100, 50, 1e-9))  # iterations, updates remembered and tolerance of L-BFGS
 DESCENTS: tuple[Setting, ...] = tuple({"learning_rate": r, "draws": s} for s in DRAWS for r in LEARNING_RATES)
-SCALED: tuple[Setting, ...] = tuple({"learning_rate": r, "draws": s} for s in DRAWS for r in NORMALISED)
 SOLVES: tuple[Setting, ...] = tuple({"batch": b} for b in BATCHES)
 SINGLE: tuple[Setting, ...] = tuple(
     {"iterations": i, "history": h, "tolerance": f, "draws": 200} for i, h, f in PATHS
@@ -63,7 +61,7 @@ class Peer(Entry):
 OURS: tuple[Own, ...] = (
     Own(
         "ProximalScore",
-        SCALED,
+        DESCENTS,
         lambda s: ProximalScore(learning_rate=s["learning_rate"], samples=int(s["draws"])),
         check_every=1,
     ),
