@@ -43,7 +43,8 @@ EXACT: dict[str, Spec] = {
     "BaM, batch 32, BD/(t+1)": arm("bam", batch=32, regularisation="decay"),
 }
 MIXTURES: dict[str, Spec] = {
-    f"Ours, mixture of {k}": arm("proximal", tuned=True, start=SEARCH) | {"components": k} for k in (2, 3)
+    f"Ours, mixture of {k}": arm("proximal", tuned=True, start=SEARCH, inner_steps=2) | {"components": k}
+    for k in (2, 3)
 }
 NOISY: dict[str, Spec] = {
     "Ours, N=2": arm("proximal", tuned=True, **PRINTED),
