@@ -49,7 +49,6 @@ MIXTURES: dict[str, Spec] = {
 NOISY: dict[str, Spec] = {
     "Ours, N=2": arm("proximal", tuned=True, **PRINTED),
     "Ours, default": arm("proximal", start=NARROW),
-    "Ours, default, wide start": arm("proximal"),
     "ADVI": arm("advi", tuned=True),
     "ADVI, narrow start": arm("advi", tuned=True, start=NARROW),
     "GSM": arm("gsm"),
