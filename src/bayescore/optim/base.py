@@ -13,6 +13,7 @@ and everything is computed in per-datum units, c s, which stay in range for tau 
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -20,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.nn.posterior import Posterior
+from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
-from bayescore.optim.fused import Pass
+from bayescore.optim.fused import Rule, and_write
+from bayescore.optim.noise import Noise
 from bayescore.optim.precision import Slope, measured
-from bayescore.optim.sampling import Member, Sampling
+from bayescore.optim.sampling import Sampling
 
 __all__ = ["Shell"]
 
@@ -36,29 +39,31 @@ class Shell(Sampling):
     # GradScaler then hands over its scale instead of skipping the step: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._passes: dict[Any, Pass] = {}
-        self._weights = 0
-
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
         member.state["moments"] = mean.new_zeros(3)  # optim/precision.py
 
-    def _numbers(self, member: Member, *values: float) -> tuple[Tensor, ...]:
+    def _numbers(self, bucket: Bucket, *values: float) -> tuple[Tensor, ...]:
         """Options of a rule as zero-dimensional tensors."""
-        like = member.state["mean"]
+        like = bucket.flat["mean"]
         return torch.tensor(values, dtype=like.dtype, device=like.device).unbind()
 
-    def _run(self, member: Member, rule: Callable[..., Any], *args: Any) -> Any:
-        """Apply a rule in place to tensors of the parameter's shape (optim/fused.py)."""
-        shape, wish = member.weight.shape, member.group["compiled"]
-        flat = [a.view(-1) if isinstance(a, Tensor) and a.dim() and a.shape == shape else a for a in args]
-        return self._passes.setdefault((rule, wish), Pass(rule, wish))(self._weights, *flat)
+    def _prior_mean(self, bucket: Bucket) -> Tensor:
+        """m0 of a bucket: one per weight, or one for all."""
+        if "prior_mean" in bucket.flat:
+            return bucket.flat["prior_mean"]
+        value = bucket.group["prior_mean"]
+        return bucket.flat["mean"].new_tensor(float(value) if isinstance(value, int | float) else 0.0)
 
-    def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
-        """Update one parameter: from its gradient g if there was one draw, else from the sums (g is None)."""
-        raise TypeError(f"{type(self).__name__} has no update")
+    def _move(self, bucket: Bucket, rule: Rule, mean: Tensor, *args: Any) -> Any:
+        """Apply a rule that moves the mean, and write the new mean into the module in the same pass."""
+        if bucket.whole is None:
+            return self._run(bucket, rule, mean, *args)
+        return self._run(bucket, and_write(rule), bucket.whole, mean, *args)
+
+    @abstractmethod
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+        """Update a bucket: from gradient and noise if there was one draw, else from the sums (both None)."""
 
     def _precision_status(self) -> str:
         """Whether the standard deviations have been learned."""
@@ -74,7 +79,9 @@ class Shell(Sampling):
         rows, t = [], self._measurements
         for member in self._members():
             size, moments = member.weight.numel(), member.state["moments"]
-            level, _, noise = measured(moments, moments.new_tensor(float(max(t, 1))), size)
+            level, _, noise = measured(
+                moments, moments.new_tensor(float(max(t, 1))), moments.new_tensor(size)
+            )
             rows.append(Slope(size, float(level), float(noise), float(moments[2])))
         return rows
 
@@ -104,6 +111,8 @@ class Shell(Sampling):
             try:
                 self._finish(draws)
             finally:
+                for bucket in self._buckets:
+                    bucket.drop_sums()
                 for state in self.state.values():
                     for key in [k for k in state if k.startswith("sum_")]:
                         del state[key]
@@ -126,24 +135,21 @@ class Shell(Sampling):
         if draws > 1:
             self._absorb()
         self._count("updates", 1)
-        self._weights = self.size
         for group in self.param_groups:
             group["skipped_in_a_row"] = 0
-        for member in members:
-            self._update(member, draws, scale)
+        for bucket in self._gathered(members):
+            self._update(bucket, draws, scale)
+            self._written(bucket)
         torch.clear_autocast_cache()
 
-    def _update(self, member: Member, draws: int, scale: float) -> None:
-        p, state = member.weight, member.state
+    def _update(self, bucket: Bucket, draws: int, scale: float) -> None:
         if draws == 1:
-            assert p.grad is not None
-            g = p.grad.to(state["mean"].dtype).contiguous()
-            self._apply(member, g if scale == 1.0 else g / scale, self.noise(member, 0), 1)
-        else:
-            for key in [k for k in state if k.startswith("sum_") and "g" in k]:
-                state[key].div_(scale ** key.count("g"))
-            self._apply(member, None, state["sum_e"], draws)
-        self._restore(member)
+            g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
+            self._apply(bucket, g if scale == 1.0 else g / scale, self.noise(bucket, 0), 1)
+            return
+        for key in [k for k in bucket.flat if k.startswith("sum_") and "g" in k]:
+            bucket.flat[key].div_(scale ** key.count("g"))
+        self._apply(bucket, None, None, draws)
 
     def _scale(self, draws: int) -> float | None:
         """The factor a GradScaler put on the gradients; None if it found them not finite."""
@@ -161,8 +167,9 @@ class Shell(Sampling):
     def _finite(self, members: list[Member]) -> bool:
         parts = [m.weight.grad for m in members if m.weight.grad is not None]
         parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
-        checks = [torch.isfinite(part).all() for part in parts if part is not None]
-        return all(bool(check) for check in checks)
+        # extremes are not finite where any number is not, and cost a tenth of asking every number
+        ends = [torch.stack(part.aminmax()) for part in parts if part is not None and part.numel()]
+        return all(bool(torch.isfinite(end).all()) for end in ends)
 
     def _skip(self) -> None:
         self._count("skipped", 1)
@@ -182,11 +189,6 @@ class Shell(Sampling):
             )
 
     # -- reading and saving ----------------------------------------------------------------------------
-
-    @property
-    def size(self) -> int:
-        """Number of trained weights."""
-        return sum(p.numel() for group in self.param_groups for p in group["params"] if p.requires_grad)
 
     @property
     def status(self) -> str:
