@@ -101,6 +101,7 @@ class ADVI(Shell):
         seed: int = 0,
         max_skips: int = 50,
         compiled: bool | None = None,
+        update_in_backward: bool = False,
     ) -> None:
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
@@ -108,6 +109,7 @@ class ADVI(Shell):
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         positive("sd_rate", group["sd_rate"])
 
     def _start(self, member: Member, mean: Tensor) -> None:

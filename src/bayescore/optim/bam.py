@@ -175,10 +175,13 @@ class BaM(Shell):
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
-        options.update(first=-2, pairs=0)  # step whose d is kept; steps that had a partner
+        options.update(
+            first=-2, pairs=0, update_in_backward=False
+        )  # step whose d is kept; steps that had a partner
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         positive("damping", group["damping"])
         if group["samples"] < 2:
             raise ValueError(f"BaM needs samples of at least 2; got {group['samples']}")
@@ -253,15 +256,15 @@ class BaM(Shell):
         state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
         self._restore(bucket)
 
-    def _finish(self, draws: int) -> None:
-        before = self._head["updates"]
-        super()._finish(draws)
+    def _finish(self, draws: int) -> bool:
+        moved = super()._finish(draws)
         for group in self.param_groups:
-            if group["updates"] == before or group["published"]:
+            if not moved or group["published"]:
                 continue
             second = group["first"] == group["step"] - 1
             group["pairs"] += second
             group["first"] = -2 if second or group["step"] % 2 else group["step"]
+        return moved
 
     @property
     def _measurements(self) -> int:

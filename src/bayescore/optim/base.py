@@ -14,21 +14,25 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bayescore.nn.posterior import Posterior
+from bayescore.optim.arriving import check_arriving, hooked, is_spent
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.fused import Rule, and_write
 from bayescore.optim.noise import Noise
 from bayescore.optim.precision import Slope, measured
-from bayescore.optim.sampling import Sampling
+from bayescore.optim.sampling import Sampling, finite
 
 __all__ = ["Shell"]
+
+GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
 
 
 class Shell(Sampling):
@@ -85,6 +89,10 @@ class Shell(Sampling):
             rows.append(Slope(size, float(level), float(noise), float(moments[2])))
         return rows
 
+    def _check(self, group: dict[str, Any]) -> None:
+        if group["update_in_backward"]:
+            check_arriving(group, self.least_draws)
+
     # -- step ------------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -122,25 +130,79 @@ class Shell(Sampling):
                 self._count("step", 1)
         return loss
 
-    def _finish(self, draws: int) -> None:
+    @contextmanager
+    def _arriving(self, buckets: list[Bucket]) -> Iterator[None]:
+        """With update_in_backward: large tensors are updated when their gradients arrive."""
+        self._arrived.clear()
+        self._bad = 0
+        if not self._head["update_in_backward"]:
+            yield
+            return
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise RuntimeError(
+                "update_in_backward=True would use gradients before the other processes' are added; "
+                "leave it out in distributed training"
+            )
+        self._count("updates", 1)
+        try:
+            with hooked(buckets, self._arrive):
+                yield
+        except BaseException:
+            if not self._arrived:
+                self._count("updates", -1)
+            raise
+
+    def _arrive(self, bucket: Bucket, *gradients: Tensor) -> None:
+        self._arrived.add(id(bucket))
+        if finite(gradients):
+            self._apply(bucket, bucket.gathered(gradients), self.noise(bucket, 0), 1)
+        else:
+            self._bad += 1
+            self._restore(bucket)
+        self._written(bucket)
+
+    def _finish_arrived(self) -> bool:
+        """Update the small tensors, and count."""
+        for bucket in list(self._gathered(list(self._members()))):
+            rows = [(m, m.weight.grad) for m in bucket.members]
+            here = [(m, g) for m, g in rows if g is not None and not is_spent(g)]
+            if here:
+                whole = bucket if len(here) == len(rows) else Bucket([m for m, _ in here])
+                self._arrive(whole, *(g for _, g in here))
+        if not self._arrived:
+            raise RuntimeError(GONE)
+        if self._bad:
+            self._skip(self._bad)
+        else:
+            self._count_calm()
+        return self._bad < len(self._arrived)
+
+    def _count_calm(self) -> None:
+        for group in self.param_groups:
+            group["skipped_in_a_row"] = 0
+
+    def _finish(self, draws: int) -> bool:
+        """Update from all draws; returns whether anything has moved."""
+        if self._head["update_in_backward"]:
+            return self._finish_arrived()
         members = [m for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
         if not any(m.weight.grad is not None for m in members):
-            raise RuntimeError(
-                "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
-            )
+            raise RuntimeError(GONE)
         scale = self._scale(draws)
-        if scale is None or not self._finite(members):
+        parts = [m.weight.grad for m in members if m.weight.grad is not None]
+        parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
+        if scale is None or not finite(parts):
             self._skip()
-            return
+            return False
         if draws > 1:
             self._absorb()
         self._count("updates", 1)
-        for group in self.param_groups:
-            group["skipped_in_a_row"] = 0
+        self._count_calm()
         for bucket in self._gathered(members):
             self._update(bucket, draws, scale)
             self._written(bucket)
         torch.clear_autocast_cache()
+        return True
 
     def _update(self, bucket: Bucket, draws: int, scale: float) -> None:
         if draws == 1:
@@ -164,18 +226,11 @@ class Shell(Sampling):
             )
         return 1.0 if scale is None else float(scale)
 
-    def _finite(self, members: list[Member]) -> bool:
-        parts = [m.weight.grad for m in members if m.weight.grad is not None]
-        parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
-        # extremes are not finite where any number is not, and cost a tenth of asking every number
-        ends = [torch.stack(part.aminmax()) for part in parts if part is not None and part.numel()]
-        return all(bool(torch.isfinite(end).all()) for end in ends)
-
-    def _skip(self) -> None:
-        self._count("skipped", 1)
+    def _skip(self, count: int = 1) -> None:
+        self._count("skipped", count)
         self._count("skipped_in_a_row", 1)
         head = self._head
-        if head["skipped"] == 1:
+        if head["skipped"] == count:
             warnings.warn(
                 f"a gradient was not finite at step {head['step']}: this update was left out, "
                 "and so will be others (opt.status counts them)",

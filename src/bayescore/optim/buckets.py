@@ -81,6 +81,11 @@ class Bucket:
         return weight.detach().view(-1) if alone else None
 
     @property
+    def alone(self) -> bool:
+        """Whether this is one large tensor."""
+        return self.sizes[0] >= SMALL
+
+    @property
     def stands(self) -> bool:
         """Whether the members' state still is this bucket's."""
         return all(m.state.get("mean") is view for m, view in zip(self.members, self._views, strict=True))

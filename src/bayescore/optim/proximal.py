@@ -51,6 +51,8 @@ class ProximalScore(Shell):
             eps*score is too noisy.
         max_skips: updates in a row that may be left out for non-finite gradients before the run stops.
         compiled: run the update compiled; None: from 2 million weights on.
+        update_in_backward: update large tensors when their gradients arrive, whose memory is then free again
+            (optim/arriving.py); not with samples, accumulation, GradScaler or clipping by the global norm.
 
     >>> model = torch.nn.Linear(3, 1)
     >>> opt = ProximalScore(model.parameters(), num_data=100)
@@ -84,6 +86,7 @@ class ProximalScore(Shell):
         seed: int = 0,
         max_skips: int = 50,
         compiled: bool | None = None,
+        update_in_backward: bool = False,
     ) -> None:
         if lr is None:
             lr = 0.2 if solver == "exact" else 3e-3
@@ -93,6 +96,7 @@ class ProximalScore(Shell):
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         for name, choices in (
             ("solver", ("exact", "gradient")),
             ("curvature", ("auto", "score")),

@@ -77,6 +77,7 @@ class SGLD(Shell):
         seed: int = 0,
         max_skips: int = 50,
         compiled: bool | None = None,
+        update_in_backward: bool = False,
     ) -> None:
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
@@ -85,6 +86,7 @@ class SGLD(Shell):
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         check_count("burn_in", group["burn_in"], 0)
         check_count("thin", group["thin"])
         check_count("keep", group["keep"], 2)
@@ -112,13 +114,12 @@ class SGLD(Shell):
         else:
             self._move(bucket, sgld_step, flat["mean"], *seen)
 
-    def _finish(self, draws: int) -> None:
-        before = self._head["updates"]
-        super()._finish(draws)
+    def _finish(self, draws: int) -> bool:
+        moved = super()._finish(draws)
         group = self._head
         age = group["updates"] - group["burn_in"]
-        if group["updates"] == before or age <= 0 or age % group["thin"]:
-            return
+        if not moved or age <= 0 or age % group["thin"]:
+            return moved
         for member in self._members():
             state = member.state
             state["path"] = torch.cat([state["path"], state["mean"].unsqueeze(0)])
@@ -129,6 +130,7 @@ class SGLD(Shell):
         for each in self.param_groups:
             each["kept"] = kept // 2 if full else kept
             each["thin"] *= 2 if full else 1
+        return moved
 
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
         from bayescore.nn.draws import DrawsPosterior
