@@ -26,7 +26,7 @@ def _product(**choices: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
-#: rate and sd: one number sets both the noise of the weights and the size N sd^2 lr of the mean's first steps, so
+#: rate and sd: the sd sets both the noise of the weights and the size N sd^2 lr of the mean's first steps;
 #: pairs cover steps from 0.02 to 0.08 at every sd; the weights themselves begin with an sd of 0.02
 PAIRS = (
     (1.0, 0.006), (0.5, 0.01), (1.0, 0.01), (0.3, 0.015), (0.6, 0.015), (0.15, 0.02), (0.3, 0.02), (0.1, 0.03)
