@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ class Asked(Protocol):
     def end(self) -> None: ...
 
 
-class Out(Exception):  # noqa: N818
+class Out(Exception):
     """The time that was given for the whole run is over."""
 
 
@@ -68,21 +68,19 @@ def pack(names: Sequence[str], need: Mapping[str, int], anchor: str, room: int) 
 
 
 def run_block(
-    names: Sequence[str],
+    found: dict[str, Measured],
     start: Callable[[str], Asked],
     build: Callable[[str], Mapping[str, Any]],
     repeats: int,
     tell: Tell,
     deadline: float,
-) -> Iterator[dict[str, Measured]]:
-    """Measure the methods of a block; yields the same growing table after every round.
+) -> None:
+    """Measure the methods of a block, all of them alive, and write into `found`, which names them.
 
     Arguments:
         start, build: a worker for a method, and its "build" request.
         deadline: the time (time.monotonic) after which Out is raised, between two turns.
     """
-    found = {name: Measured() for name in names}
-    yield found
     workers: dict[str, Asked] = {}
 
     def ask(name: str, **request: Any) -> dict[str, Any] | None:
@@ -96,7 +94,7 @@ def run_block(
             return None
 
     try:
-        for name in names:
+        for name in found:
             tell(f"{name}: first steps")
             workers[name] = start(name)
             _begin(found[name], partial(ask, name), build(name))
@@ -105,13 +103,12 @@ def run_block(
         one = found[next(iter(workers))].numbers["warm_step_seconds"]
         steps = max(1, min(MOST_STEPS, math.ceil(TURN / one)))
         for i in range(repeats):
-            for name in list(names)[:: 1 if i % 2 == 0 else -1]:
+            for name in list(found)[:: 1 if i % 2 == 0 else -1]:
                 if name in workers:
                     tell(f"{name}: round {i + 1} of {repeats}")
                     answer = ask(name, do="turn", steps=steps + (steps > 1))
                     if answer is not None:
                         _add(found[name], answer, skip=int(steps > 1))
-            yield found
     finally:
         for worker in workers.values():
             worker.end()

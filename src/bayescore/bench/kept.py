@@ -1,4 +1,4 @@
-"""Measured rows in a file, one line of JSON each, so that an interrupted benchmark goes on where it stopped."""
+"""Measured rows in a file, one line of JSON each: an interrupted benchmark goes on where it stopped."""
 
 from __future__ import annotations
 

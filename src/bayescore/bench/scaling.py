@@ -2,11 +2,11 @@
 
 There is no forward pass: gradients lie ready. Beside the methods run `copy_`, which tells the bandwidth of
 the memory, and the noise alone. A step of a method must at least move, in numbers per weight,
-    ProximalScore, exact   reads gradient, mean, sd, momentum;         writes mean, sd, momentum, weight      8
-    ProximalScore, gradient, and ADVI   the same with four moments instead of the momentum                    14
-    AdamW                  reads weight, gradient, two moments;        writes weight, two moments             7
-    SGD                    reads weight, gradient;                     writes weight                          3
-    copy_                  reads one; writes one                                                              2
+    ProximalScore, exact       reads gradient, mean, sd, momentum; writes mean, sd, momentum, weight     8
+    ProximalScore, gradient    the same with four moments instead of the momentum; so does ADVI         14
+    AdamW                      reads weight, gradient, two moments; writes weight, two moments           7
+    SGD                        reads weight, gradient; writes weight                                     3
+    copy_                      reads one; writes one                                                     2
 Its bandwidth is these bytes over the time of `step()`; without the noise, over that time less the noise's,
 which the update makes a second time instead of storing it.
 """
@@ -69,8 +69,8 @@ def _sizes(plans: dict[int, Plan], kept: Kept) -> Part:
         config={"size": "weights", "bytes_moved": MOVED, **next(iter(plans.values())).key},
         rows=tuple(rows),
         notes=(
-            "GB/s: the bytes a step must move over the time of step(); share without noise: over that time less "
-            "the noise's, relative to copy_ of the same run",
+            "GB/s: the bytes a step must move over the time of step(); "
+            "share without noise: over that time less the noise's, relative to copy_ of the same run",
             *_verdicts(rows),
         ),
     )

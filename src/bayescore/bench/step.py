@@ -106,19 +106,18 @@ def _run(
     plan: Plan, block: list[str], caches: _Caches, kept: Kept, have: Mapping[str, KeptRow], tell: Tell
 ) -> None:
     """Measure one block and keep its rows, also when it is interrupted."""
-    name, found = uuid.uuid4().hex[:8], dict[str, Measured]()
+    name, found = uuid.uuid4().hex[:8], {each: Measured() for each in block}
     wanted = [each for each in block if each not in have or not have[each].done]
     try:
         if plan.latency:
             caches.fill([each for each in wanted if contestant(each).own])
-        for found in run_block(block, caches.worker, plan.build, plan.repeats, tell, plan.deadline):
-            pass
+        run_block(found, caches.worker, plan.build, plan.repeats, tell, plan.deadline)
     finally:
         anchor = found[ANCHOR].seconds if ANCHOR in found else []
         rows = []
         for each in wanted:
-            row = found.get(each)
-            if row is None or not (row.seconds or row.note):
+            row = found[each]
+            if not (row.seconds or row.note):
                 continue
             row.numbers |= caches.latencies.get(each, {})
             done = len(row.seconds) >= plan.repeats or bool(row.note and not row.again)

@@ -94,7 +94,9 @@ def bench_step(
 def bench_predict(
     net: Nets = ["mlp"],  # noqa: B006
     batch: Batch = None,
-    samples: Annotated[str, typer.Option(help="Numbers of draws, with commas.")] = ",".join(map(str, SAMPLES)),
+    samples: Annotated[str, typer.Option(help="Numbers of draws, with commas.")] = ",".join(
+        map(str, SAMPLES)
+    ),
     repeats: Repeats = 5,
     threads: Threads = None,
     minutes: Minutes = 60.0,

@@ -97,7 +97,9 @@ GAUGES: dict[str, Contestant] = {
         Contestant("copy", "copy_", Copy, 4.0),
         Contestant("noise", "noise", Noise, 3.5, own=True),
         *(
-            Contestant(f"proximal-{draws}-draws", f"ProximalScore, S={draws}", ours("ProximalScore", draws), 9.5)
+            Contestant(
+                f"proximal-{draws}-draws", f"ProximalScore, S={draws}", ours("ProximalScore", draws), 9.5
+            )
             for draws in (2, 5, 10, 20, 50)
         ),
     )

@@ -17,7 +17,17 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["CoreShare", "Spread", "Tell", "about", "median_interval", "one_thread", "rounds", "seconds_of", "spread"]
+__all__ = [
+    "CoreShare",
+    "Spread",
+    "Tell",
+    "about",
+    "median_interval",
+    "one_thread",
+    "rounds",
+    "seconds_of",
+    "spread",
+]
 
 Tell = Callable[[str], None]
 T = TypeVar("T")

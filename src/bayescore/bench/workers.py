@@ -44,7 +44,7 @@ class Worker:
 
     def __init__(self, patience: float, environment: Mapping[str, str] | None = None) -> None:
         self.patience = patience
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         self._process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
