@@ -92,8 +92,8 @@ def measure(plan: Plan, kept: Kept, tell: Tell) -> Iterator[None]:
     need, room = needs(plan), int(ROOM * _free(plan.device))
     large = [name for name in todo if need[name] > room]
     for name in large:
-        why = f"not run: it needs about {need[name] / 1e9:.1f} GB and {room / 1e9:.1f} GB are free"
-        kept.add([_absent(plan, name, why, again=True)])
+        tell(f"{name}: is it too large?")
+        kept.add([_too_large(plan, name, need[name], room)])
     todo = [name for name in todo if name not in large]
     for block in pack(todo, {n: b for n, b in need.items() if n not in large}, ANCHOR, room) if todo else []:
         with _Caches(plan, tell) as caches:
@@ -160,6 +160,19 @@ class _Caches:
                     except (MethodError, WorkerError):
                         break  # the measurement itself will say why
                 self.latencies.setdefault(method, {})[f"{state}_first_step_seconds"] = seconds
+
+
+def _too_large(plan: Plan, method: str, need: int, room: int) -> KeptRow:
+    """Why a method that does not fit is not run; one that cannot even be set up says so itself."""
+    why = f"not run: it needs about {need / 1e9:.1f} GB and {room / 1e9:.1f} GB are free"
+    try:
+        with Worker(plan.patience) as worker:
+            worker.ask(do="build", **plan.build(method))
+    except MethodError as problem:
+        return _absent(plan, method, str(problem), again=False)
+    except WorkerError:
+        pass
+    return _absent(plan, method, why, again=True)
 
 
 def _absent(plan: Plan, method: str, why: str, *, again: bool) -> KeptRow:

@@ -72,19 +72,19 @@ METHODS: dict[str, Contestant] = {
         Contestant("bam", "BaM, 2 draws", ours("BaM", draws=2), 10.0, own=True),
         Contestant("authors-advi", "ADVI as the paper's authors wrote it", AuthorsADVI, 10.5),
         Contestant("ivon", "IVON", Ivon, 12.5, module="ivon"),
-        Contestant("posteriors", "posteriors, diagonal VI", Posteriors, 18.0, module="posteriors"),
+        Contestant("posteriors", "posteriors, diagonal VI", Posteriors, 20.0, module="posteriors"),
         Contestant(
             "bayesian-torch",
             "bayesian-torch, reparametrisation",
             partial(BayesianTorch, kind="Reparameterization"),
-            18.0,
+            20.0,
             module="bayesian_torch",
         ),
         Contestant(
             "bayesian-torch-flipout",
             "bayesian-torch, Flipout",
             partial(BayesianTorch, kind="Flipout"),
-            19.0,
+            20.0,
             module="bayesian_torch",
         ),
     )
