@@ -45,7 +45,9 @@ def test_a_turn_before_anything_was_built_is_an_answer_too():
 
 
 def test_errors_are_short_and_memory_is_recognised():
-    assert failure(RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory")).startswith("out of memory")
+    assert failure(RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory")).startswith(
+        "out of memory"
+    )
     assert failure(TypeError("unexpected keyword argument 'update_in_backward'")).startswith("not available")
     assert failure(ValueError("a\n  b")) == "ValueError: a b"
     assert len(failure(ValueError("x" * 1000))) < 400

@@ -7,6 +7,7 @@ import math
 import statistics
 import sys
 import time
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -64,8 +65,8 @@ class Pretend:
 @pytest.fixture
 def pretend(monkeypatch):
     class Fresh(Pretend):
-        calls = []
-        broken = {}
+        calls: ClassVar = []
+        broken: ClassVar = {}
 
     monkeypatch.setattr(step_module, "Worker", Fresh)
     monkeypatch.setattr(step_module, "available_memory", lambda: 10**11)
@@ -176,6 +177,7 @@ def test_scaling_knows_the_bandwidth_and_the_cost_per_weight(pretend):
     assert numbers["proximal"]["ns_per_weight"] == 1e9 * 3.0 / 1000
     assert numbers["copy"]["share_of_copy"] == 1.0
     assert numbers["proximal"]["share_of_copy"] == 4.0  # 8 numbers against 2 in the same time
+    assert numbers["proximal"]["noise_ns"] == 0.0  # sample() was as fast as 2.5 copies would be slow
     assert [row.problem for row in draws.rows] == [f"S = {s}" for s in (1, 2, 5, 10, 20, 50)]
 
 
@@ -184,19 +186,22 @@ SCRIPTS = {
     "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "when memory runs out"),
     "crashed": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
     "ended": ("import sys; sys.exit('no such thing')", "exit code 1: no such thing"),
-    "full": ("input(); print('{\"error\": \"out of memory: 9 GB\"}', flush=True)", "out of memory: 9 GB"),
+    "full": ('input(); print(\'{"error": "out of memory: 9 GB"}\', flush=True)', "out of memory: 9 GB"),
 }
 
 
 @pytest.mark.parametrize(("script", "words"), SCRIPTS.values(), ids=SCRIPTS)
 def test_a_worker_that_ends_is_described(monkeypatch, script, words):
     monkeypatch.setattr(Worker, "command", (sys.executable, "-c", script))
-    with Worker(patience=1.0 if "sleep" in script else 30.0) as worker, pytest.raises(WorkerError, match=words):
+    with (
+        Worker(patience=1.0 if "sleep" in script else 30.0) as worker,
+        pytest.raises(WorkerError, match=words),
+    ):
         worker.ask(do="build")
 
 
 def test_what_a_method_raises_is_not_the_end_of_the_worker(monkeypatch):
-    script = "for _ in range(2): input(); print('{\"error\": \"TypeError: no\"}', flush=True)"
+    script = 'for _ in range(2): input(); print(\'{"error": "TypeError: no"}\', flush=True)'
     monkeypatch.setattr(Worker, "command", (sys.executable, "-c", script))
     with Worker(30.0) as worker:
         for _ in range(2):

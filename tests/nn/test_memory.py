@@ -85,7 +85,9 @@ def test_real_and_storage_free_models_have_the_same_forecast():
 def test_both_passes_hold_the_saved_activations_and_the_gradients():
     # sigmoid keeps its output; the input of the first layer was there before and does not count
     n, width = 64, 100
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(width, width, bias=False), nn.Sigmoid()) for _ in range(6)))
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(width, width, bias=False), nn.Sigmoid()) for _ in range(6))
+    )
     saved, gradient = 4 * 6 * n * width, 4 * 6 * width * width
     found = passes(model, (n, width), None, False)
     assert found >= max(saved, gradient)

@@ -11,7 +11,7 @@ __all__ = ["curve_cells"]
 #: columns of derived numbers, and how they are written
 SHOWN = {
     "ns_per_weight": ("ns per\nweight", "{:.3g}"),
-    "noise_ns_per_weight": ("of it sample(),\nns per weight", "{:.3g}"),
+    "noise_ns": ("noise, ns\nper number", "{:.3g}"),
     "gigabytes_per_second": ("GB/s", "{:.1f}"),
     "share_of_copy": ("share of\ncopy_", "{:.0%}"),
     "share_without_noise": ("share\nwithout noise", "{:.0%}"),

@@ -1,14 +1,16 @@
 """`bench scaling`: what the update costs per weight, from 1e5 to 3e8 weights, and with 1 to 50 draws a step.
 
-There is no forward pass: gradients lie ready. Beside the methods run `copy_`, which tells the bandwidth of
-the memory, and the noise alone. A step of a method must at least move, in numbers per weight,
+There is no forward pass: gradients lie ready. Beside the methods runs `copy_`, which tells the bandwidth of
+the memory. A step of a method must at least move, in numbers per weight,
     ProximalScore, exact       reads gradient, mean, sd, momentum; writes mean, sd, momentum, weight     8
     ProximalScore, gradient    the same with four moments instead of the momentum; so does ADVI         14
     AdamW                      reads weight, gradient, two moments; writes weight, two moments           7
     SGD                        reads weight, gradient; writes weight                                     3
     copy_                      reads one; writes one                                                     2
-Its bandwidth is these bytes over the time of `step()`; without the noise, over that time less the noise's,
-which the update makes a second time instead of storing it.
+    sample()                   reads mean, sd; writes weight; and back: reads mean, writes weight        5
+Its bandwidth is these bytes over the time of `step()`. The noise is what `sample()` takes longer than moving
+its bytes as fast as `copy_` does; the update makes it a second time instead of storing it, and the bandwidth
+without noise is over the time of `step()` less that.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ __all__ = ["DRAWS_SIZE", "METHODS", "SIZES", "scaling"]
 
 SIZES = (100_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000)
 DRAWS_SIZE = 1_000_000
-METHODS = ("adamw", "adamw-fused", "sgd", "proximal", "proximal-gradient", "advi", "copy", "noise")
+METHODS = ("adamw", "adamw-fused", "sgd", "proximal", "proximal-gradient", "advi", "copy")
 DRAWS = (2, 5, 10, 20, 50)
 MOVED = {
     "proximal": 8,
@@ -38,6 +40,7 @@ MOVED = {
     "sgd": 3,
     "copy": 2,
 }
+SAMPLE_MOVED = 5
 NOISY = ("proximal", "proximal-gradient", "advi")
 REFERENCE, LARGEST, BAR = 10_000_000, 300_000_000, 1.25  # cost per weight at the largest over the reference
 BANDWIDTH_BAR = 0.7
@@ -80,26 +83,24 @@ def _row(size: int, found: dict[str, KeptRow], name: str) -> Row:
     kept = found[name]
     numbers: dict[str, float] = {**kept.numbers, "size": size}
     if kept.seconds:
-        spent = _median(kept, "noise" if name == "noise" else "update")
         numbers["ns_per_weight"] = 1e9 * statistics.median(kept.seconds) / size
-        if name in NOISY:
-            numbers["noise_ns_per_weight"] = 1e9 * _median(kept, "noise") / size
-        if name in MOVED:
-            numbers |= _bandwidths(size, name, spent, found)
+        numbers |= _bandwidths(size, name, found)
     seconds, phases = tuple(kept.seconds), {k: tuple(v) for k, v in kept.phases.items()}
     return Row(f"{size:,}", name, seconds, note=kept.note, phases=phases, numbers=numbers)
 
 
-def _bandwidths(size: int, name: str, spent: float, found: dict[str, KeptRow]) -> dict[str, float]:
-    moved = 4.0 * MOVED[name] * size
+def _bandwidths(size: int, name: str, found: dict[str, KeptRow]) -> dict[str, float]:
+    row, copy = found[name], found.get("copy")
+    moved, spent = 4.0 * MOVED[name] * size, _median(row, "update")
     numbers = {"gigabytes_per_second": moved / spent / 1e9}
-    copy, noise = found.get("copy"), found.get("noise")
-    if copy is not None and copy.seconds:
-        bandwidth = 4.0 * MOVED["copy"] * size / _median(copy, "update")
-        numbers["share_of_copy"] = moved / spent / bandwidth
-        if name in NOISY and noise is not None and noise.seconds:
-            quiet = max(spent - _median(noise, "noise"), 1e-9)
-            numbers["share_without_noise"] = moved / quiet / bandwidth
+    if copy is None or not copy.seconds:
+        return numbers
+    bandwidth = 4.0 * MOVED["copy"] * size / _median(copy, "update")
+    numbers["share_of_copy"] = moved / spent / bandwidth
+    if name in NOISY:
+        noise = max(0.0, _median(row, "noise") - 4.0 * SAMPLE_MOVED * size / bandwidth)
+        numbers["noise_ns"] = 1e9 * noise / size
+        numbers["share_without_noise"] = moved / max(spent - noise, 1e-9) / bandwidth
     return numbers
 
 

@@ -13,9 +13,8 @@ import torch
 from bayescore import optim
 from bayescore.bench.networks import Work
 from bayescore.bench.phases import Phases
-from bayescore.optim.noise import standard_normal
 
-__all__ = ["Arm", "Copy", "Noise", "Plain", "Sampled", "ours", "plain"]
+__all__ = ["Arm", "Copy", "Plain", "Sampled", "ours", "plain"]
 
 
 class Arm(Protocol):
@@ -71,20 +70,6 @@ class Copy:
     def step(self, timed: Phases) -> None:
         with timed("update"):
             self.target.copy_(self.source)
-
-
-class Noise:
-    """As many standard normal numbers as the network has, tensor by tensor, as the optimizers draw them."""
-
-    def __init__(self, work: Work) -> None:
-        self.like = [p.detach() for p in work.model.parameters()]
-        self.count = 0
-
-    def step(self, timed: Phases) -> None:
-        self.count += 1
-        with timed("noise"):
-            for i, like in enumerate(self.like):
-                standard_normal(like, 0, self.count, 0, i)
 
 
 def plain(kind: Callable[..., torch.optim.Optimizer], **options: Any) -> Callable[[Work], Arm]:

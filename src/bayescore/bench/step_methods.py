@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import torch
 
 from bayescore.bench.networks import INSTALL, Work
-from bayescore.bench.step_arms import Arm, Copy, Noise, ours, plain
+from bayescore.bench.step_arms import Arm, Copy, ours, plain
 from bayescore.bench.step_peers import AuthorsADVI, BayesianTorch, Ivon, Posteriors
 from bayescore.checks import unknown_name
 
@@ -95,7 +95,6 @@ GAUGES: dict[str, Contestant] = {
     entry.name: entry
     for entry in (
         Contestant("copy", "copy_", Copy, 4.0),
-        Contestant("noise", "noise", Noise, 3.5, own=True),
         *(
             Contestant(
                 f"proximal-{draws}-draws", f"ProximalScore, S={draws}", ours("ProximalScore", draws), 9.5
