@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import uuid
@@ -106,7 +107,7 @@ def _run(
     plan: Plan, block: list[str], caches: _Caches, kept: Kept, have: Mapping[str, KeptRow], tell: Tell
 ) -> None:
     """Measure one block and keep its rows, also when it is interrupted."""
-    name, found = uuid.uuid4().hex[:8], {each: Measured() for each in block}
+    name, found, load = uuid.uuid4().hex[:8], {each: Measured() for each in block}, os.getloadavg()[0]
     wanted = [each for each in block if each not in have or not have[each].done]
     try:
         if plan.latency:
@@ -119,7 +120,7 @@ def _run(
             row = found[each]
             if not (row.seconds or row.note):
                 continue
-            row.numbers |= caches.latencies.get(each, {})
+            row.numbers |= {**caches.latencies.get(each, {}), "load_average": round(load, 2)}
             done = len(row.seconds) >= plan.repeats or bool(row.note and not row.again)
             note = row.note or ("" if done else f"{len(row.seconds)} of {plan.repeats} rounds")
             what = (row.seconds, row.phases, row.numbers, anchor[: len(row.seconds)], note, done)

@@ -22,7 +22,7 @@ from bayescore.bench.rows import Part
 from bayescore.bench.scaling import SIZES, scaling
 from bayescore.bench.step import Plan, measure
 from bayescore.bench.step_methods import METHODS, contestant
-from bayescore.bench.step_part import load_average, step_part
+from bayescore.bench.step_part import step_part
 from bayescore.bench.tables import part_table
 from bayescore.bench.timing import Tell
 from bayescore.experiments.files import prepare_folder
@@ -80,12 +80,11 @@ def bench_step(
         for each in nets:
             plan = Plan(each, batch or each.batch, names, repeats, place, threads)
             plan = session.bounded(plan, patience, latency)
-            load = load_average()
             try:
                 for _ in measure(plan, kept, lambda text, each=each: tell(f"{each.name}, {text}")):  # type: ignore[misc]
-                    session.keep(step_part(plan, kept, load))
+                    session.keep(step_part(plan, kept))
             finally:
-                session.keep(step_part(plan, kept, load))
+                session.keep(step_part(plan, kept))
             yield session.parts[each.name]
 
     session.play(run)

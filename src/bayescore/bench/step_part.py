@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping
 
@@ -11,7 +10,7 @@ from bayescore.bench.rows import Part, Ratio, Row
 from bayescore.bench.step import Plan
 from bayescore.bench.step_methods import ANCHOR, BASELINES, contestant
 
-__all__ = ["load_average", "step_part"]
+__all__ = ["step_part"]
 
 #: the largest ratios that count as the price of AdamW, on networks of the paper: (method, baseline) to bar
 TIME_BARS = {
@@ -24,16 +23,8 @@ WITH_BARS = ("resnet101", "vit_l_32")
 SMALL, SMALL_BAR = "mlp-small", 1e-3  # seconds that a step of a small network may take longer than AdamW's
 
 
-def load_average() -> list[float]:
-    """Processes that wanted a core in the last 1, 5 and 15 minutes; empty where the system does not say."""
-    return [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else []
-
-
-def step_part(plan: Plan, kept: Kept, load: list[float]) -> Part:
-    """One network: a row per method in the order of the table, ratios to the baselines, what to keep in mind.
-
-    `load` is the load average when the measurement began.
-    """
+def step_part(plan: Plan, kept: Kept) -> Part:
+    """One network: a row per method in the order of the table, ratios to the baselines, and notes."""
     found = kept.rows(plan.key)
     names = [name for name in plan.names if name in found]
     rows = tuple(_row(plan, found[name]) for name in names)
@@ -56,10 +47,9 @@ def step_part(plan: Plan, kept: Kept, load: list[float]) -> Part:
         notes.append(
             f"measured in {len(blocks)} blocks, {ANCHOR} again in each: ratios between blocks go through it"
         )
-    if load and load[0] > 0.5:
-        notes.append(
-            f"the machine was busy when this began (load average {load[0]}): trust ratios, not times"
-        )
+    load = max((row.numbers.get("load_average", 0.0) for row in found.values()), default=0.0)
+    if load > threads + 0.5:  # one worker at a time is busy with so many threads
+        notes.append(f"the machine was busy (load average {load:g}): trust the ratios, not the times")
     return Part(
         name=plan.net.name,
         title=f"one training step of {plan.net.title}",
