@@ -65,11 +65,15 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class _Rule:
-    """How to make an optimizer, the draws of a step, and its temporaries in largest parameter tensors."""
+    """How to make an optimizer, the draws of a step, and what it holds inside `step()` alone.
+
+    largest: in tensors of the size of the largest parameter; whole: in networks.
+    """
 
     make: Callable[..., Any]
     draws: int = 0
     largest: float = 0.0
+    whole: float = 0.0
 
 
 def _torch(name: str, **options: Any) -> Callable[..., Any]:
@@ -92,7 +96,7 @@ _RULES = {
     "proximal": _Rule(_ours("ProximalScore", solver="exact"), 1, largest=2),
     "proximal-gradient": _Rule(_ours("ProximalScore", solver="gradient"), 1, largest=2),
     "advi": _Rule(_ours("ADVI"), 1, largest=2),
-    "bam": _Rule(_ours("BaM"), 2, largest=2),
+    "bam": _Rule(_ours("BaM"), 2, largest=2, whole=3),  # sums over the last draw
     "sgld": _Rule(_ours("SGLD"), 1, largest=2),
 }
 MEMORY_METHODS = tuple(_RULES)
@@ -119,7 +123,7 @@ def memory_estimate(
         options: further arguments of the optimizer that change its state, such as `momentum` or `keep`.
 
     >>> print(memory_estimate(nn.Linear(1000, 1000), "adamw", (64, 1000)).state)
-    8008008
+    8008000
     """
     if method not in _RULES:
         raise unknown_name("method", method, _RULES)
@@ -129,13 +133,15 @@ def memory_estimate(
         raise ValueError("the model has no parameter that requires a gradient; there is nothing to train")
     held = {id(t): t for t in [*model.parameters(), *model.buffers()]}.values()
     weights = sum(map(_bytes, held))
+    if update_in_backward and rule.draws:
+        options = {**options, "update_in_backward": True}  # which an optimizer may refuse, by name
     per_weight, kept = _state(rule, options)
     full = sum(p.numel() * max(4, p.element_size()) for p in trained)  # ours keep at least float32
     width = full if rule.draws else sum(map(_bytes, trained))
     gradient = 0 if update_in_backward else sum(map(_bytes, trained))
     both = passes(model, batch, loss, update_in_backward)
     largest = max(p.numel() * max(4, p.element_size()) for p in trained)
-    update = gradient + int(rule.largest * largest)
+    update = gradient + int(rule.largest * largest + rule.whole * width)
     on_cpu = trained[0].device.type in ("cpu", "meta")
     compiles = bool(rule.draws) and sum(p.numel() for p in trained) >= COMPILED
     return MemoryEstimate(
@@ -159,10 +165,10 @@ def _state(rule: _Rule, options: dict[str, Any]) -> tuple[float, float]:
     for _ in range(max(1, rule.draws)):
         if rule.draws:
             with optimizer.sample():
-                weight.grad = torch.zeros(TOY)
+                weight.sum().backward()
                 most = max(most, _count(optimizer))
         else:
-            weight.grad = torch.zeros(TOY)
+            weight.sum().backward()
     optimizer.step()
     most = max(most, _count(optimizer))
     return most / TOY, float(optimizer.param_groups[0].get("keep", 0))
