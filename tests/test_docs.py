@@ -78,6 +78,19 @@ def test_shell_commands_of_the_front_pages_run(page, tmp_path, monkeypatch, caps
         assert leaving.value.code == 0, capsys.readouterr().err
 
 
+def test_benchmarks_page_runs_and_names_every_method_and_option(run_page):
+    import inspect
+
+    from bayescore.bench.step_commands import bench_step
+    from bayescore.bench.step_methods import METHODS as CONTESTANTS
+
+    assert run_page("docs/benchmarks.md")["forecast"].total > 0
+    text = (ROOT / "docs/benchmarks.md").read_text()
+    assert [name for name in CONTESTANTS if f"`{name}`" not in text] == []
+    options = set(inspect.signature(bench_step).parameters) - {"latency"} | {"no-latency"}
+    assert [name for name in options if f"--{name}" not in text] == []
+
+
 def test_readme_table_says_which_method_serves_which_family():
     methods = {method.__name__: method for method in METHODS.values()}
     text = (ROOT / "README.md").read_text()

@@ -11,7 +11,7 @@ from bayescore.bench.rows import Part, Ratio, Row
 def paired() -> Part:
     slow, fast = Row("easy", "theirs", (6.0, 8.0, 7.0)), Row("easy", "ours", (1.0, 1.0, 1.0), (9, 9, 9))
     ratios = (Ratio.between(slow, fast, bar=5.0), Ratio.between(slow, fast, bar=7.0, at_least=False))
-    return Part("pairs", "ours against theirs", True, {"threads": 1}, (slow, fast), ratios, ("a note",))
+    return Part("pairs", "ours against theirs", "pairs", {"threads": 1}, (slow, fast), ratios, ("a note",))
 
 
 @pytest.fixture
@@ -25,4 +25,4 @@ def raced() -> Part:
         ),
     )
     ratios = (Ratio.between(rows[0], rows[3]), Ratio.between(rows[3], rows[3]))
-    return Part("race", "to the top", False, {}, rows, ratios)
+    return Part("race", "to the top", "race", {}, rows, ratios)

@@ -19,7 +19,7 @@ from bayescore.methods.bam import bam_diagonal
 from bayescore.methods.ridge import proximal_ridge
 from bayescore.optim import ADVI, BaM, ProximalScore
 from bayescore.optim.base import Shell
-from bayescore.optim.fused import SLICE
+from bayescore.optim.noise import HASHED
 from bayescore.rng import Streams
 from bayescore.targets import ScoreFunction
 
@@ -166,8 +166,8 @@ def test_paired_bam_step_is_published_bam_where_the_mean_score_is_zero() -> None
 
 
 def trained(shell: str, draws: int, dtype: torch.dtype = torch.float32, **options: object) -> Shell:
-    """Three steps on more weights than one slice has."""
-    p = torch.nn.Parameter(numbers(SLICE + 1000, seed=0).to(dtype))
+    """Three steps on more weights than one slice has, with counter-based noise."""
+    p = torch.nn.Parameter(numbers(HASHED + 1000, seed=0).to(dtype))
     opt = SHELLS[shell]([p], 50, prior_mean=0.1, **options)
     for _ in range(3):
         for _ in range(draws):
@@ -227,6 +227,7 @@ def test_small_networks_are_not_compiled_and_large_ones_are(monkeypatch: pytest.
     trained("exact", 1)
     assert not asked
     monkeypatch.setattr("bayescore.optim.fused.LARGE", 1000)
+    monkeypatch.setattr("bayescore.optim.fused.HASHED", 1000)
     trained("exact", 1)
     assert asked
 

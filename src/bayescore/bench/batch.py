@@ -48,7 +48,7 @@ def batch(repeats: int, tell: Tell, *, steps: int = 1000) -> Part:
     return Part(
         name="batch",
         title=f"{FITS} fits as one batch against one fit",
-        pairs=True,
+        kind="pairs",
         config={
             "fits": FITS,
             "methods": [repr(m) for m in methods],

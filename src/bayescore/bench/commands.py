@@ -18,6 +18,7 @@ from bayescore.bench.problems import banana, gaussian
 from bayescore.bench.race import race
 from bayescore.bench.records import SUFFIXES, record, write_records
 from bayescore.bench.rows import Part
+from bayescore.bench.step_commands import add_step_commands
 from bayescore.bench.tables import part_table
 from bayescore.bench.timing import Tell
 from bayescore.experiments.files import prepare_folder
@@ -104,3 +105,6 @@ def _check_files(out: list[Path], plot: Path | None) -> None:
             prepare_folder(path.parent)
         except OSError as problem:
             raise typer.BadParameter(f"{problem.filename}: {problem.strerror}") from problem
+
+
+add_step_commands(app)

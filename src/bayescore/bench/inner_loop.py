@@ -44,7 +44,7 @@ def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: in
     return Part(
         name="inner loop",
         title="ProximalScore against the same algorithm in plain autograd + torch.optim.Adam",
-        pairs=True,
+        kind="pairs",
         config={
             "method": {"name": method.name, **asdict(method)},
             "dtype": "float64",

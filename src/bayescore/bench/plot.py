@@ -1,12 +1,14 @@
-"""The picture of a benchmark: a panel of ratios for each part of pairs, one of times for each race."""
+"""The picture of a benchmark: ratios for each part of pairs, times for each race, stacked phases for each
+profile, lines for each curve."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bayescore.bench.curve_plot import draw_curve, draw_profile
 from bayescore.bench.rows import Part, Row
 from bayescore.bench.tables import duration
 from bayescore.experiments.files import write_file
@@ -25,19 +27,33 @@ def draw_parts(path: Path, parts: Sequence[Part], ours: frozenset[str]) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("a picture needs matplotlib: pip install 'bayescore[plot]'") from error
-    paired = [part for part in parts if part.pairs]
-    races = [part for part in parts if not part.pairs]
-    raced = [(part, name) for part in races for name in dict.fromkeys(row.problem for row in part.rows)]
-    figure = Figure(figsize=(9, 1.8 * len(paired) + 2.8 * len(raced)), layout="constrained")
-    heights = [1.8] * len(paired) + [2.8] * len(raced)
+    panels: list[tuple[float, Callable[[Axes], None]]] = []
+    for part in parts:
+        panels += _panels(part, ours)
+    figure = Figure(figsize=(9, sum(height for height, _ in panels)), layout="constrained")
+    heights = [height for height, _ in panels]
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, part in zip(axes, paired, strict=False):
-        _ratios(axis, part)
-    for axis, (part, problem) in zip(axes[len(paired) :], raced, strict=True):
-        _times(axis, f"{part.title}: {problem}", [row for row in part.rows if row.problem == problem], ours)
+    for axis, (_, draw) in zip(axes, panels, strict=True):
+        draw(axis)
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=120)
     write_file(path, data.getvalue())
+
+
+def _panels(part: Part, ours: frozenset[str]) -> list[tuple[float, Callable[[Axes], None]]]:
+    """The panels of a part: a height in inches, and how to draw it."""
+    if part.kind == "pairs":
+        return [(1.8, lambda axis: _ratios(axis, part))]
+    if part.kind == "profile":
+        return [(1.2 + 0.28 * len(part.rows), lambda axis: draw_profile(axis, part, ours))]
+    if part.kind == "curve":
+        return [(3.2, lambda axis: draw_curve(axis, part))]
+    problems = dict.fromkeys(row.problem for row in part.rows)
+    raced = {name: [row for row in part.rows if row.problem == name] for name in problems}
+    return [
+        (2.8, lambda axis, name=name: _times(axis, f"{part.title}: {name}", raced[name], ours))  # type: ignore[misc]
+        for name in problems
+    ]
 
 
 def _ratios(axis: Axes, part: Part) -> None:

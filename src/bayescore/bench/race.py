@@ -42,7 +42,7 @@ def race(
     return Part(
         name="same ELBO",
         title="Wall-clock to the same ELBO, compilation apart",
-        pairs=False,
+        kind="race",
         config={
             "problems": [p.describe() for p in problems],
             "settings": {e.name: [dict(s) for s in e.settings] for e in entries},

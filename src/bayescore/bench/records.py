@@ -20,7 +20,18 @@ from bayescore.experiments.provenance import commit, machine, versions
 __all__ = ["COLUMNS", "SUFFIXES", "record", "write_records"]
 
 SUFFIXES = (".json", ".csv", ".md")
-PEER_PACKAGES = ("blackjax", "jax", "jaxlib", "numpyro", "optax")
+PEER_PACKAGES = (
+    "bayesian-torch",
+    "blackjax",
+    "ivon-opt",
+    "jax",
+    "jaxlib",
+    "numpyro",
+    "optax",
+    "posteriors",
+    "torchopt",
+    "torchvision",
+)
 COLUMNS = (
     "part",
     "problem",
@@ -99,14 +110,18 @@ def _plain(value: Any) -> Any:
 
 def _csv(found: dict[str, Any]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    rows = [row for part in found["parts"] for row in part["rows"]]
+    more = dict.fromkeys(key for row in rows for key in (*row["phases"], *row["numbers"]))
+    writer = csv.DictWriter(text, (*COLUMNS, *more), lineterminator="\n")
     writer.writeheader()
     for part in found["parts"]:
         for row in part["rows"]:
             shared = {"part": part["name"], **{k: row[k] for k in COLUMNS if k in row and k != "seconds"}}
+            shared |= row["numbers"]
             shared.pop("score_calls")
             for i in range(max(1, len(row["seconds"]))):
                 lists = {"seconds": row["seconds"], "score_calls": row["score_calls"], "gap": row["gaps"]}
+                lists |= row["phases"]
                 each = {name: values[i] for name, values in lists.items() if i < len(values)}
                 writer.writerow({**shared, "repeat": i if row["seconds"] else "", **each})
     return text.getvalue()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from bayescore.bench.timing import Spread, spread
 
@@ -27,6 +27,8 @@ class Row:
     compile_seconds: float | None = None
     note: str = ""
     trials: tuple[dict[str, Any], ...] = ()  # the runs that chose the setting
+    phases: dict[str, tuple[float, ...]] = field(default_factory=dict)  # seconds by what they were spent on
+    numbers: dict[str, float] = field(default_factory=dict)  # measured once: bytes, counts, further seconds
 
     @property
     def reached(self) -> bool:
@@ -74,12 +76,13 @@ class Ratio:
 class Part:
     """One question, its rows and ratios.
 
-    In a part of pairs every ratio belongs to two rows; else the rows of a problem are entries of one race.
+    kind: in "pairs" every ratio belongs to two rows; in a "race" the rows of a problem run to one goal; in a
+        "profile" they are methods that do the same work; in a "curve" the problems are sizes.
     """
 
     name: str
     title: str
-    pairs: bool
+    kind: Literal["pairs", "race", "profile", "curve"]
     config: dict[str, Any]
     rows: tuple[Row, ...]
     ratios: tuple[Ratio, ...] = ()

@@ -9,6 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from bayescore.bench.curve_cells import curve_cells
+from bayescore.bench.profile_cells import profile_cells
 from bayescore.bench.rows import Part, Ratio, Row
 from bayescore.bench.timing import Spread
 from bayescore.experiments.tables import Table as MarkdownTable
@@ -25,10 +27,10 @@ def part_table(part: Part) -> Group:
     )
     columns, rows = _cells(part)
     for column in columns:
-        words = column in ("problem", "method", "bar", "setting")
+        words = column in ("problem", "method", "bar", "setting", "what")
         table.add_column(Text(column), justify="left" if words else "right")
     for i, row in enumerate(rows):
-        ends = not part.pairs and (i + 1 == len(rows) or bool(rows[i + 1][0]))
+        ends = part.kind in ("race", "curve") and (i + 1 == len(rows) or bool(rows[i + 1][0]))
         table.add_row(
             *(Text(cell, _STYLES.get(cell.rpartition(" ")[-1], "")) for cell in row), end_section=ends
         )
@@ -44,7 +46,8 @@ def part_markdown(part: Part) -> str:
 
 def _cells(part: Part) -> tuple[list[str], list[list[str]]]:
     """Columns and rows as people read them."""
-    return _pair_cells(part) if part.pairs else _race_cells(part)
+    kinds = {"pairs": _pair_cells, "race": _race_cells, "profile": profile_cells, "curve": curve_cells}
+    return kinds[part.kind](part)
 
 
 def _pair_cells(part: Part) -> tuple[list[str], list[list[str]]]:

@@ -7,6 +7,7 @@ every round, meet the same disturbances; the median of the rounds' ratios is wha
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,17 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["CoreShare", "Spread", "Tell", "about", "one_thread", "rounds", "seconds_of", "spread"]
+__all__ = [
+    "CoreShare",
+    "Spread",
+    "Tell",
+    "about",
+    "median_interval",
+    "one_thread",
+    "rounds",
+    "seconds_of",
+    "spread",
+]
 
 Tell = Callable[[str], None]
 T = TypeVar("T")
@@ -40,6 +51,19 @@ class Spread:
 def spread(values: Sequence[float]) -> Spread:
     """Median and range of at least one value."""
     return Spread(statistics.median(values), min(values), max(values))
+
+
+def median_interval(values: Sequence[float]) -> Spread:
+    """Median with a distribution-free 95 % interval for it, from order statistics.
+
+    Up to 5 values cannot bear 95 %: the interval is then their range.
+    """
+    ordered, n = sorted(values), len(values)
+    cut = 0  # how many values lie outside on each side
+    while 2 * sum(math.comb(n, k) for k in range(cut + 1)) <= 0.05 * 2**n:
+        cut += 1
+    low = max(cut - 1, 0)
+    return Spread(statistics.median(ordered), ordered[low], ordered[n - 1 - low])
 
 
 class CoreShare:

@@ -9,6 +9,7 @@ from bayescore.nn.ensemble import Ensemble
 from bayescore.nn.epochs import NetworkFit
 from bayescore.nn.gaussian import GaussianPosterior
 from bayescore.nn.laplace import LaplacePosterior, laplace
+from bayescore.nn.memory import MemoryEstimate, memory_estimate
 from bayescore.nn.point import PointPosterior
 from bayescore.nn.posterior import Posterior
 from bayescore.nn.prediction import ClassPrediction, Prediction, ValuePrediction
@@ -26,6 +27,7 @@ __all__ = [
     "GaussianPosterior",
     "InsertedDropout",
     "LaplacePosterior",
+    "MemoryEstimate",
     "NetworkFit",
     "PointPosterior",
     "Posterior",
@@ -36,5 +38,6 @@ __all__ = [
     "fit_ensemble",
     "laplace",
     "likelihoods",
+    "memory_estimate",
     "select",
 ]

@@ -16,11 +16,14 @@ from torch import Tensor
 
 from bayescore.methods.descent import B1, B2
 from bayescore.optim.base import Shell
+from bayescore.optim.buckets import Bucket, Member
+from bayescore.optim.noise import Noise, drawn
 from bayescore.optim.options import positive
 from bayescore.optim.precision import precision_sentence, take
-from bayescore.optim.sampling import Member
 
 __all__ = ["ADVI", "advi_single", "advi_step"]
+
+MOMENTS = ("first_m", "first_r", "second_m", "second_r")
 
 
 class ADVIOptions(NamedTuple):
@@ -30,7 +33,8 @@ class ADVIOptions(NamedTuple):
     prior_precision: Tensor
     lr: Tensor
     sd_lr: Tensor
-    t: Tensor
+    fade1: Tensor  # 1/(1 - B1^t)
+    fade2: Tensor  # 1/(1 - B2^t)
 
 
 def advi_step(
@@ -44,27 +48,32 @@ def advi_step(
     G: Tensor,
     X: Tensor,
     o: ADVIOptions,
-) -> Tensor:
-    """One Adam step on mean, sd and their moments; returns the sums of (2), its square, and one over the
-    rate at which log sd answers to (2)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One Adam step on mean, sd and their moments.
+
+    The terms are (2), its square, and one over the rate at which log sd answers to (2).
+    """
     slope = sd / o.c * X + sd.square() * o.prior_precision - 1  # (2)
     pull = G + o.c * o.prior_precision * (mean - prior_mean)  # (1)
-    first_m.lerp_(pull, 1 - B1)
-    first_r.lerp_(slope, 1 - B1)
-    second_m.mul_(B2).add_((1 - B2) * pull * pull)
-    second_r.mul_(B2).add_((1 - B2) * slope * slope)
-    fade1, fade2 = 1 - B1**o.t, 1 - B2**o.t
-    mean.sub_(o.lr / fade1 * first_m / ((second_m / fade2).sqrt() + 1e-8))
-    rate = o.sd_lr / ((second_r / fade2).sqrt() + 1e-8)
-    sd.mul_((-rate / fade1 * first_r).exp())
-    return torch.stack([slope.sum(), slope.square().sum(), (1 / rate).sum()])
+    move = B1 * first_m + (1 - B1) * pull
+    turn = B1 * first_r + (1 - B1) * slope
+    square_m = B2 * second_m + (1 - B2) * pull * pull
+    square_r = B2 * second_r + (1 - B2) * slope * slope
+    size = ((square_r * o.fade2).sqrt() + 1e-8) / o.sd_lr
+    mean.sub_(o.lr * o.fade1 * move / ((square_m * o.fade2).sqrt() + 1e-8))
+    sd.mul_((-o.fade1 * turn / size).exp())
+    for kept, new in zip(
+        (first_m, first_r, second_m, second_r), (move, turn, square_m, square_r), strict=True
+    ):
+        kept.copy_(new)
+    return slope, slope * slope, size
 
 
 def advi_single(*args: Any) -> Any:
     """`advi_step` of one draw."""
     rule: Any = advi_step
-    *state, g, eps, o = args
-    return rule(*state, g, eps * g, o)
+    *state, g, noise, o = args
+    return rule(*state, g, drawn(noise, g) * g, o)
 
 
 class ADVI(Shell):
@@ -92,6 +101,7 @@ class ADVI(Shell):
         seed: int = 0,
         max_skips: int = 50,
         compiled: bool | None = None,
+        update_in_backward: bool = False,
     ) -> None:
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
@@ -99,30 +109,33 @@ class ADVI(Shell):
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         positive("sd_rate", group["sd_rate"])
 
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
-        member.state["first"] = mean.new_zeros(2, *mean.shape)
-        member.state["second"] = mean.new_zeros(2, *mean.shape)
+        for key in MOMENTS:
+            member.state[key] = torch.zeros_like(mean)
 
-    def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:
-        state, group = member.state, member.group
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+        flat, group = bucket.flat, bucket.group
         o = ADVIOptions(
             *self._numbers(
-                member,
+                bucket,
                 group["temperature"] / group["num_data"],
                 group["prior_sd"] ** -2.0,
                 group["lr"],
                 group["lr"] * group["sd_rate"],
-                group["updates"],
+                1 / (1 - B1 ** group["updates"]),
+                1 / (1 - B2 ** group["updates"]),
             )
         )
         rule = advi_step if g is None else advi_single
-        seen = [state["sum_g"] / draws, state["sum_xg"] / draws] if g is None else [g, eps]
-        kept = [state["mean"], state["sd"], *state["first"], *state["second"], self.prior_mean(member)]
-        sums = self._run(member, rule, *kept, *seen, o)
-        take(state["moments"], sums / state["mean"].numel(), 2)  # the slope moves twice as much as log sd
+        seen = [flat["sum_g"] / draws, flat["sum_xg"] / draws] if g is None else [g, noise]
+        kept = [flat[key] for key in ("mean", "sd", *MOMENTS)]
+        sums = self._move(bucket, rule, *kept, self._prior_mean(bucket), *seen, o)
+        assert bucket.moments is not None
+        take(bucket.moments, sums / bucket.lengths[:, None], 2)  # the slope moves twice as much as log sd
 
     def _precision_status(self) -> str:
         head = self._head

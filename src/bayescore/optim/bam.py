@@ -31,10 +31,10 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.base import Shell
-from bayescore.optim.noise import standard_normal
+from bayescore.optim.buckets import Bucket, Member
+from bayescore.optim.noise import Noise, drawn
 from bayescore.optim.options import positive
-from bayescore.optim.precision import MEMORY, precision_sentence
-from bayescore.optim.sampling import Member
+from bayescore.optim.precision import MEMORY, follow, precision_sentence
 
 __all__ = ["BaM", "bam_root", "bam_step"]
 
@@ -63,13 +63,50 @@ class BaMOptions(NamedTuple):
     prior_sd: Tensor
     lr: Tensor  # lam of (2)
     pairs: Tensor
-    lam: Tensor  # (5); 0 in the first of two steps with the same noise
+    lam: Tensor  # (5) of a tensor; 0 in the first of two steps with the same noise
 
 
-def bam_sums(sd: Tensor, half: Tensor, d: Tensor, e: Tensor, o: BaMOptions) -> Tensor:
-    """Sums of the slope (a - e^2/pairs)/2, which is zero in the mean when learned, and of its square."""
+def bam_slope(sd: Tensor, half: Tensor, d: Tensor, e: Tensor, o: BaMOptions) -> tuple[Tensor, Tensor]:
+    """The slope (a - e^2/pairs)/2, which is zero in the mean when learned, and its square."""
     slope = (half * _whitened(sd, d, e, o) - e.square()) / (2 * o.pairs)
-    return torch.stack([slope.sum(), slope.square().sum()])
+    return slope, slope.square()
+
+
+def collect_first(sum_g: Tensor, sum_e: Tensor, first_g: Tensor, g: Tensor, noise: Noise) -> None:
+    """The first draw of a pair."""
+    first_g.copy_(g)
+    sum_g.add_(g)
+    sum_e.add_(drawn(noise, g))
+
+
+def collect_second(
+    sum_g: Tensor, sum_e: Tensor, first_g: Tensor, d: Tensor, e: Tensor, g: Tensor, noise: Noise
+) -> None:
+    """The second draw of a pair: (3)."""
+    eps = drawn(noise, g)
+    d.add_(first_g - g, alpha=0.5)
+    e.sub_(eps)
+    sum_g.add_(g)
+    sum_e.add_(eps)
+
+
+def collect_published(
+    sum_g: Tensor,
+    sum_e: Tensor,
+    sum_gg: Tensor,
+    sum_xg: Tensor,
+    sum_ee: Tensor,
+    first_g: Tensor,
+    g: Tensor,
+    noise: Noise,
+) -> None:
+    """A draw about the first gradient: what the draws share cancels before squaring."""
+    eps, apart = drawn(noise, g), g - first_g
+    sum_gg.addcmul_(apart, apart)
+    sum_xg.addcmul_(apart, eps)
+    sum_ee.addcmul_(eps, eps)
+    sum_g.add_(apart)
+    sum_e.add_(eps)
 
 
 def bam_paired(
@@ -138,10 +175,13 @@ class BaM(Shell):
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
-        options.update(first=-2, pairs=0)  # step whose d is kept; steps that had a partner
+        options.update(
+            first=-2, pairs=0, update_in_backward=False
+        )  # step whose d is kept; steps that had a partner
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         positive("damping", group["damping"])
         if group["samples"] < 2:
             raise ValueError(f"BaM needs samples of at least 2; got {group['samples']}")
@@ -151,40 +191,35 @@ class BaM(Shell):
         if not member.group["published"]:
             member.state["half"] = torch.zeros_like(mean)
 
-    def noise(self, member: Member, draw: int) -> Tensor:
+    def noise(self, bucket: Bucket, draw: int) -> Noise:
         """Steps 2j and 2j + 1 have the same noise."""
-        group = member.group
-        step = group["step"] if group["published"] else group["step"] // 2
-        return standard_normal(member.state["mean"], group["seed"], step, draw, member.number)
+        group = bucket.group
+        return self._noise(bucket, group["step"] if group["published"] else group["step"] // 2, draw)
 
-    def _collect(self, member: Member, g: Tensor, eps: Tensor) -> None:
-        state, published = member.state, member.group["published"]
-        if "sum_g" not in state:
-            own = ("sum_gg", "sum_ee", "sum_xg") if published else ("sum_d_g", "sum_d_e")
-            for key in ("sum_g", "sum_e", *own):
-                state[key] = torch.zeros_like(g)
-            state["sum_first_g"] = g.clone()
-        if published:  # about the first gradient: what the draws share cancels before squaring
-            g = g - state["sum_first_g"]
-            state["sum_gg"].addcmul_(g, g)
-            state["sum_xg"].addcmul_(g, eps)
-            state["sum_ee"].addcmul_(eps, eps)
-        elif member.group["absorbed"] % 2:
-            state["sum_d_g"].add_(state["sum_first_g"] - g, alpha=0.5)
-            state["sum_d_e"].sub_(eps)
+    def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:
+        number = bucket.group["absorbed"]
+        if bucket.group["published"]:
+            keys = ("sum_g", "sum_e", "sum_gg", "sum_xg", "sum_ee", "sum_first_g")
+            sums = bucket.zeros(*keys)
+            if number == 0:
+                sums[-1].copy_(g)
+            self._run(bucket, collect_published, *sums, g, noise)
+        elif number % 2:
+            sums = bucket.zeros("sum_g", "sum_e", "sum_first_g", "sum_d_g", "sum_d_e")
+            self._run(bucket, collect_second, *sums, g, noise)
         else:
-            state["sum_first_g"].copy_(g)
-        state["sum_g"].add_(g)
-        state["sum_e"].add_(eps)
+            sums = bucket.zeros("sum_g", "sum_e", "sum_first_g")
+            self._run(bucket, collect_first, *sums, g, noise)
 
-    def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
-        (self._published if member.group["published"] else self._paired)(member, draws)
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:  # noqa: ARG002
+        (self._published if bucket.group["published"] else self._paired)(bucket, draws)
 
-    def _paired(self, member: Member, draws: int) -> None:
-        state, group = member.state, member.group
+    def _paired(self, bucket: Bucket, draws: int) -> None:
+        flat, group, moments = bucket.flat, bucket.group, bucket.moments
+        assert moments is not None
         o = BaMOptions(
             *self._numbers(
-                member,
+                bucket,
                 group["temperature"] / group["num_data"],
                 group["prior_sd"] ** -2.0,
                 group["prior_sd"],
@@ -193,19 +228,19 @@ class BaM(Shell):
                 0.0,
             )
         )
-        d, e, half = state["sum_d_g"], state["sum_d_e"], state["half"]
+        d, e, half = *bucket.zeros("sum_d_g", "sum_d_e"), flat["half"]
         if group["first"] == group["step"] - 1:
-            moments, t = state["moments"], group["pairs"] + 1
-            sums = self._run(member, bam_sums, state["sd"], half, d, e, o)
-            moments[:2].mul_(MEMORY).add_(sums / half.numel(), alpha=1 - MEMORY)
-            lam = 1 / (group["damping"] + t + 10 * (moments[1] / (1 - MEMORY**t)).sqrt())  # (5)
-            moments[2] += 2 * lam / (1 + 2 * lam)
-            o = o._replace(lam=lam)
-        seen = [state["sum_g"] / draws, state["sum_e"] / draws, d, e]
-        self._run(member, bam_paired, state["mean"], state["sd"], half, self.prior_mean(member), *seen, o)
+            t = group["pairs"] + 1
+            sums = self._run(bucket, bam_slope, flat["sd"], half, d, e, o)
+            follow(moments, sums / bucket.lengths[:, None])
+            lam = 1 / (group["damping"] + t + 10 * (moments[:, 1] / (1 - MEMORY**t)).sqrt())  # (5)
+            moments[:, 2] += 2 * lam / (1 + 2 * lam)
+            o = o._replace(lam=bucket.spread(lam))
+        seen = [flat["sum_g"] / draws, flat["sum_e"] / draws, d, e]
+        self._move(bucket, bam_paired, flat["mean"], flat["sd"], half, self._prior_mean(bucket), *seen, o)
 
-    def _published(self, member: Member, draws: int) -> None:
-        state, group = member.state, member.group
+    def _published(self, bucket: Bucket, draws: int) -> None:
+        state, group = bucket.flat, bucket.group
         c, tight = group["temperature"] / group["num_data"], group["prior_sd"] ** -2.0
         scale = state["sd"] / c
         zbar, d = state["sum_e"] / draws, state["sum_g"] / draws
@@ -213,22 +248,23 @@ class BaM(Shell):
         k = c * tight * state["sd"]  # the prior adds k eps to every per-datum gradient
         cross = state["sum_xg"] / draws - zbar * d
         spread = state["sum_gg"] / draws - d.square() + 2 * k * cross + k.square() * z2
-        pull = c * tight * (state["mean"] - self.prior_mean(member))
+        pull = c * tight * (state["mean"] - self._prior_mean(bucket))
         gbar = -scale * (state["sum_first_g"] + d + pull + k * zbar)
         g2 = scale.square() * spread.clamp_min(0)
         mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, group["lr"])
         state["mean"].copy_(mean)
         state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
+        self._restore(bucket)
 
-    def _finish(self, draws: int) -> None:
-        before = self._head["updates"]
-        super()._finish(draws)
+    def _finish(self, draws: int) -> bool:
+        moved = super()._finish(draws)
         for group in self.param_groups:
-            if group["updates"] == before or group["published"]:
+            if not moved or group["published"]:
                 continue
             second = group["first"] == group["step"] - 1
             group["pairs"] += second
             group["first"] = -2 if second or group["step"] % 2 else group["step"]
+        return moved
 
     @property
     def _measurements(self) -> int:

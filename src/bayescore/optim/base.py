@@ -13,19 +13,26 @@ and everything is computed in per-datum units, c s, which stay in range for tau 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bayescore.nn.posterior import Posterior
+from bayescore.optim.arriving import check_arriving, hooked, is_spent
+from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
-from bayescore.optim.fused import Pass
+from bayescore.optim.fused import Rule, and_write
+from bayescore.optim.noise import Noise
 from bayescore.optim.precision import Slope, measured
-from bayescore.optim.sampling import Member, Sampling
+from bayescore.optim.sampling import Sampling, finite
 
 __all__ = ["Shell"]
+
+GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
 
 
 class Shell(Sampling):
@@ -36,29 +43,31 @@ class Shell(Sampling):
     # GradScaler then hands over its scale instead of skipping the step: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._passes: dict[Any, Pass] = {}
-        self._weights = 0
-
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
         member.state["moments"] = mean.new_zeros(3)  # optim/precision.py
 
-    def _numbers(self, member: Member, *values: float) -> tuple[Tensor, ...]:
+    def _numbers(self, bucket: Bucket, *values: float) -> tuple[Tensor, ...]:
         """Options of a rule as zero-dimensional tensors."""
-        like = member.state["mean"]
+        like = bucket.flat["mean"]
         return torch.tensor(values, dtype=like.dtype, device=like.device).unbind()
 
-    def _run(self, member: Member, rule: Callable[..., Any], *args: Any) -> Any:
-        """Apply a rule in place to tensors of the parameter's shape (optim/fused.py)."""
-        shape, wish = member.weight.shape, member.group["compiled"]
-        flat = [a.view(-1) if isinstance(a, Tensor) and a.dim() and a.shape == shape else a for a in args]
-        return self._passes.setdefault((rule, wish), Pass(rule, wish))(self._weights, *flat)
+    def _prior_mean(self, bucket: Bucket) -> Tensor:
+        """m0 of a bucket: one per weight, or one for all."""
+        if "prior_mean" in bucket.flat:
+            return bucket.flat["prior_mean"]
+        value = bucket.group["prior_mean"]
+        return bucket.flat["mean"].new_tensor(float(value) if isinstance(value, int | float) else 0.0)
 
-    def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
-        """Update one parameter: from its gradient g if there was one draw, else from the sums (g is None)."""
-        raise TypeError(f"{type(self).__name__} has no update")
+    def _move(self, bucket: Bucket, rule: Rule, mean: Tensor, *args: Any) -> Any:
+        """Apply a rule that moves the mean, and write the new mean into the module in the same pass."""
+        if bucket.whole is None:
+            return self._run(bucket, rule, mean, *args)
+        return self._run(bucket, and_write(rule), bucket.whole, mean, *args)
+
+    @abstractmethod
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+        """Update a bucket: from gradient and noise if there was one draw, else from the sums (both None)."""
 
     def _precision_status(self) -> str:
         """Whether the standard deviations have been learned."""
@@ -74,9 +83,15 @@ class Shell(Sampling):
         rows, t = [], self._measurements
         for member in self._members():
             size, moments = member.weight.numel(), member.state["moments"]
-            level, _, noise = measured(moments, moments.new_tensor(float(max(t, 1))), size)
+            level, _, noise = measured(
+                moments, moments.new_tensor(float(max(t, 1))), moments.new_tensor(size)
+            )
             rows.append(Slope(size, float(level), float(noise), float(moments[2])))
         return rows
+
+    def _check(self, group: dict[str, Any]) -> None:
+        if group["update_in_backward"]:
+            check_arriving(group, self.least_draws)
 
     # -- step ------------------------------------------------------------------------------------------
 
@@ -104,6 +119,8 @@ class Shell(Sampling):
             try:
                 self._finish(draws)
             finally:
+                for bucket in self._buckets:
+                    bucket.drop_sums()
                 for state in self.state.values():
                     for key in [k for k in state if k.startswith("sum_")]:
                         del state[key]
@@ -113,37 +130,88 @@ class Shell(Sampling):
                 self._count("step", 1)
         return loss
 
-    def _finish(self, draws: int) -> None:
+    @contextmanager
+    def _arriving(self, buckets: list[Bucket]) -> Iterator[None]:
+        """With update_in_backward: large tensors are updated when their gradients arrive."""
+        self._arrived.clear()
+        self._bad = 0
+        if not self._head["update_in_backward"]:
+            yield
+            return
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise RuntimeError(
+                "update_in_backward=True would use gradients before the other processes' are added; "
+                "leave it out in distributed training"
+            )
+        self._count("updates", 1)
+        try:
+            with hooked(buckets, self._arrive):
+                yield
+        except BaseException:
+            if not self._arrived:
+                self._count("updates", -1)
+            raise
+
+    def _arrive(self, bucket: Bucket, *gradients: Tensor) -> None:
+        self._arrived.add(id(bucket))
+        if finite(gradients):
+            self._apply(bucket, bucket.gathered(gradients), self.noise(bucket, 0), 1)
+        else:
+            self._bad += 1
+            self._restore(bucket)
+        self._written(bucket)
+
+    def _finish_arrived(self) -> bool:
+        """Update the small tensors, and count."""
+        for bucket in list(self._gathered(list(self._members()))):
+            rows = [(m, m.weight.grad) for m in bucket.members]
+            here = [(m, g) for m, g in rows if g is not None and not is_spent(g)]
+            if here:
+                whole = bucket if len(here) == len(rows) else Bucket([m for m, _ in here])
+                self._arrive(whole, *(g for _, g in here))
+        if not self._arrived:
+            raise RuntimeError(GONE)
+        if self._bad:
+            self._skip(self._bad)
+        else:
+            self._count_calm()
+        return self._bad < len(self._arrived)
+
+    def _count_calm(self) -> None:
+        for group in self.param_groups:
+            group["skipped_in_a_row"] = 0
+
+    def _finish(self, draws: int) -> bool:
+        """Update from all draws; returns whether anything has moved."""
+        if self._head["update_in_backward"]:
+            return self._finish_arrived()
         members = [m for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
         if not any(m.weight.grad is not None for m in members):
-            raise RuntimeError(
-                "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
-            )
+            raise RuntimeError(GONE)
         scale = self._scale(draws)
-        if scale is None or not self._finite(members):
+        parts = [m.weight.grad for m in members if m.weight.grad is not None]
+        parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
+        if scale is None or not finite(parts):
             self._skip()
-            return
+            return False
         if draws > 1:
             self._absorb()
         self._count("updates", 1)
-        self._weights = self.size
-        for group in self.param_groups:
-            group["skipped_in_a_row"] = 0
-        for member in members:
-            self._update(member, draws, scale)
+        self._count_calm()
+        for bucket in self._gathered(members):
+            self._update(bucket, draws, scale)
+            self._written(bucket)
         torch.clear_autocast_cache()
+        return True
 
-    def _update(self, member: Member, draws: int, scale: float) -> None:
-        p, state = member.weight, member.state
+    def _update(self, bucket: Bucket, draws: int, scale: float) -> None:
         if draws == 1:
-            assert p.grad is not None
-            g = p.grad.to(state["mean"].dtype).contiguous()
-            self._apply(member, g if scale == 1.0 else g / scale, self.noise(member, 0), 1)
-        else:
-            for key in [k for k in state if k.startswith("sum_") and "g" in k]:
-                state[key].div_(scale ** key.count("g"))
-            self._apply(member, None, state["sum_e"], draws)
-        self._restore(member)
+            g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
+            self._apply(bucket, g if scale == 1.0 else g / scale, self.noise(bucket, 0), 1)
+            return
+        for key in [k for k in bucket.flat if k.startswith("sum_") and "g" in k]:
+            bucket.flat[key].div_(scale ** key.count("g"))
+        self._apply(bucket, None, None, draws)
 
     def _scale(self, draws: int) -> float | None:
         """The factor a GradScaler put on the gradients; None if it found them not finite."""
@@ -158,17 +226,11 @@ class Shell(Sampling):
             )
         return 1.0 if scale is None else float(scale)
 
-    def _finite(self, members: list[Member]) -> bool:
-        parts = [m.weight.grad for m in members if m.weight.grad is not None]
-        parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
-        checks = [torch.isfinite(part).all() for part in parts if part is not None]
-        return all(bool(check) for check in checks)
-
-    def _skip(self) -> None:
-        self._count("skipped", 1)
+    def _skip(self, count: int = 1) -> None:
+        self._count("skipped", count)
         self._count("skipped_in_a_row", 1)
         head = self._head
-        if head["skipped"] == 1:
+        if head["skipped"] == count:
             warnings.warn(
                 f"a gradient was not finite at step {head['step']}: this update was left out, "
                 "and so will be others (opt.status counts them)",
@@ -182,11 +244,6 @@ class Shell(Sampling):
             )
 
     # -- reading and saving ----------------------------------------------------------------------------
-
-    @property
-    def size(self) -> int:
-        """Number of trained weights."""
-        return sum(p.numel() for group in self.param_groups for p in group["params"] if p.requires_grad)
 
     @property
     def status(self) -> str:

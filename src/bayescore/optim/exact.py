@@ -13,7 +13,8 @@ mean eps_i^2:
 With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0.
 
 How noisy (2) is decides what it may do. Its variance V is about kappa = N/(batch tau) for one draw, and of
-order 1 for antithetic pairs on the same data. V and the mean slope are tracked per tensor; with L = 1 + mean
+order 1 for antithetic pairs on the same data. V and the mean slope are tracked per tensor, and a step uses
+those of the steps before it, so that one pass over memory makes it; with L = 1 + mean
 slope, and l the part of the mean slope that is above twice its own error,
     rho   = t / (t + 100 (V - l^2)/(1 + l)^2)                  0: not to be trusted yet, 1: trusted      (7)
     slope <- rho slope + (1 - rho) slope_F                                                               (8)
@@ -36,21 +37,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayescore.optim.precision import MEMORY, measured
+from bayescore.optim.precision import measured
 
-__all__ = ["ExactOptions", "exact_sums", "exact_sums_single", "exact_update", "settled"]
+__all__ = ["ExactOptions", "exact_update", "settled"]
 
 PATIENCE = 100.0  # (7): a tenth of relative error in the precision is where eps*score takes over
 
 
 class ExactOptions(NamedTuple):
-    """Numbers of one step, as zero-dimensional tensors."""
+    """Numbers of one step; the last three are those of a tensor, the others of a group."""
 
-    c: Tensor
+    per_c: Tensor  # 1/c
+    delta: Tensor
     prior_precision: Tensor  # 1/s0^2
     prior_sd: Tensor
     lr: Tensor
     momentum: Tensor  # beta
+    past: Tensor  # 1/(1 - beta^(t-1)), 0 in the first step
+    gain: Tensor  # (1 - beta) c/eta, of (5)
+    rate: Tensor  # eta/(c (1 - beta^t)), of (6)
     damping: Tensor  # a before (9)
     t: Tensor  # number of this update, from 1
     trust: Tensor  # 1: the ridge step as it is, rho = k = 1 and a = damping
@@ -60,32 +65,15 @@ class ExactOptions(NamedTuple):
     a: Tensor  # (9)
 
 
-def _slope(sd: Tensor, X: Tensor, e2: Tensor, o: ExactOptions) -> tuple[Tensor, Tensor, Tensor]:
-    """(2), the share k of (10), and sigma^2/s0^2."""
-    tight = sd * sd * o.prior_precision
-    share = torch.maximum((1 + o.known - tight).clamp(0, 1), o.trust)
-    return sd / o.c * X + tight - 1 - share * (e2 - 1), share, tight
-
-
-def exact_sums(sd: Tensor, X: Tensor, e2: Tensor, o: ExactOptions) -> Tensor:
-    """Sums of the slope and its square, before the update."""
-    slope = _slope(sd, X, e2, o)[0]
-    return torch.stack([slope.sum(), slope.square().sum()])
-
-
-def exact_sums_single(sd: Tensor, g: Tensor, eps: Tensor, o: ExactOptions) -> Tensor:
-    """`exact_sums` of one draw."""
-    return exact_sums(sd, eps * g, eps * eps, o)
-
-
-def settled(o: ExactOptions, moments: Tensor, sums: Tensor, size: int) -> ExactOptions:
-    """Take a tensor's sums into its running moments, and decide (7) and (9)."""
-    moments[:2].mul_(MEMORY).add_(sums / size, alpha=1 - MEMORY)
-    _, V, noise = measured(moments, o.t, size)
-    rho = torch.maximum(o.t / (o.t + PATIENCE * noise), o.trust)
+def settled(o: ExactOptions, moments: Tensor, sizes: Tensor) -> ExactOptions:
+    """Decide (7), (9) and (10) from the tensors' running moments, those of the steps before."""
+    past = o.t - 1
+    seen = past > 0
+    level, V, noise = (torch.where(seen, x, 0.0) for x in measured(moments, past.clamp_min(1), sizes))
+    rho = torch.maximum(seen * o.t / (o.t + PATIENCE * noise), o.trust)
     a = o.damping + (o.t / 2 + 10 * rho * V.sqrt()) * (1 - o.trust)
-    moments[2] += torch.where(o.fisher > 0, 1.0, rho) / (a + 1)
-    return o._replace(rho=rho, a=a)
+    moments[:, 2] += torch.where(o.fisher > 0, 1.0, rho) / (a + 1)
+    return o._replace(rho=rho, a=a, known=level)
 
 
 def exact_update(
@@ -98,21 +86,21 @@ def exact_update(
     e1: Tensor,
     e2: Tensor,
     o: ExactOptions,
-) -> None:
-    """Move mean, sd and momentum."""
-    slope, share, tight = _slope(sd, X, e2, o)
-    variance = sd * sd
-    pull = G + o.c * o.prior_precision * (mean - prior_mean)
-    one = torch.maximum(o.rho * share, o.trust) * e1 - sd / o.c * pull  # (1)
-    velocity = momentum / (1 - o.momentum ** (o.t - 1)).clamp_min(1e-12)
-    other = variance / o.c * o.fisher * (G - velocity).square() + tight - 1  # (11)
-    slope = o.rho * slope + (1 - o.rho) * (o.fisher > 0) * other  # (8)
-    centre, weight = o.rho * e1, o.a + e2
-    determinant = weight / o.lr - centre.square()
-    u = (weight * one + centre * slope) / determinant  # (3)
-    w = ((slope / o.lr + centre * one) / determinant).clamp(-1, 1)
-    growth = 1 + w + 0.5 * w.square()  # (4)
-    momentum.mul_(o.momentum).sub_((1 - o.momentum) * o.c / o.lr * u / sd)  # (5)
-    rate = o.lr / (o.c * (1 - o.momentum**o.t))
-    mean.sub_(rate * variance * momentum / growth)  # (6)
-    sd.copy_(torch.minimum(sd * growth.rsqrt(), o.prior_sd))
+) -> tuple[Tensor, Tensor]:
+    """Move mean, sd and momentum; the terms are the slope (2) and its square."""
+    scaled, tight = sd * o.per_c, sd * sd * o.prior_precision
+    share = torch.maximum((1 + o.known - tight).clamp(0, 1), o.trust)  # (10)
+    seen = scaled * X + tight - 1 - share * (e2 - 1)  # (2)
+    one = torch.maximum(o.rho * share, o.trust) * e1 - scaled * (G + o.delta * (mean - prior_mean))  # (1)
+    other = sd * scaled * o.fisher * (G - momentum * o.past).square() + tight - 1  # (11)
+    slope = o.rho * seen + (1 - o.rho) * torch.where(o.fisher > 0, other, 0.0)  # (8)
+    centre, weight, free = o.rho * e1, o.a + e2, 1 / o.lr
+    inverse = 1 / (weight * free - centre * centre)
+    u = (weight * one + centre * slope) * inverse  # (3)
+    w = ((slope * free + centre * one) * inverse).clamp(-1, 1)
+    shrink = (1 + w + 0.5 * w * w).rsqrt()  # (4), of sigma
+    momentum.mul_(o.momentum).sub_(o.gain * u / sd)  # (5)
+    narrow = sd * shrink
+    mean.sub_(o.rate * momentum * narrow * narrow)  # (6)
+    sd.copy_(torch.minimum(narrow, o.prior_sd))
+    return seen, seen * seen

@@ -1,24 +1,29 @@
 """One pass over memory: an elementwise rule in place, compiled or in slices, with the same numbers.
 
-A rule is a function of flat tensors, which it may change, and of numbers as zero-dimensional tensors, so that
-a new learning rate does not compile it again; it may return sums over its weights. Compiled, one program
-serves every shape. Eagerly, it runs slice by slice, so that what it computes on the way stays in the cache.
+A rule is a function of flat tensors, which it may change, of noise (optim/noise.py) and of numbers as small
+tensors, so that a new learning rate does not compile it again. It returns the elementwise terms whose sums
+over a parameter tensor its optimizer keeps, or nothing. Compiled, one program serves every shape, and neither
+noise nor terms ever reach the memory. Eagerly, a rule runs slice by slice, so that what it computes on the
+way stays in the cache.
 
-Compiling takes 20 to 40 seconds, once. A rule is compiled from 2 million weights on, where that pays within
-a thousand steps; small networks and tests never wait for it. If the compiler is missing or fails, the rule
-runs eagerly from then on, and the optimizer's status says why.
+Compiling takes 10 to 30 seconds, once per machine and rule. A rule is compiled from 2 million weights on,
+where that pays within a thousand steps; small networks and tests never wait for it. If the compiler is
+missing or fails, the rule runs eagerly from then on, and the optimizer's status says why.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Pass", "of_one_draw", "run_in_slices"]
+from bayescore.optim.noise import HASHED, Key, drawn
+
+__all__ = ["Pass", "Rule", "and_write", "of_one_draw", "run_in_slices"]
 
 LARGE = 2_000_000  # weights from which compiling pays within a short training run
 SLICE = 1 << 15  # weights per slice: what a rule computes on the way then stays in the cache
@@ -28,10 +33,10 @@ Rule = Callable[..., Any]
 
 
 class Pass:
-    """A rule that runs compiled or eagerly.
+    """A rule that runs compiled or eagerly, and its sums.
 
     Arguments:
-        rule: a function of flat tensors and zero-dimensional tensors; the first tensor has every weight.
+        rule: a function of flat tensors, noise and small tensors; the first tensor has every weight.
         compiled: True, False, or None to compile from 2 million weights on.
     """
 
@@ -41,13 +46,20 @@ class Pass:
         self._fast: Rule | None = None
         self._failed = False
 
-    def __call__(self, size: int, *args: Any) -> Any:
-        """Apply the rule; `size` is the number of weights of the whole network."""
-        wanted = size >= LARGE if self.wish is None else self.wish
+    def __call__(self, size: int, segments: Sequence[int], *args: Any) -> Any:
+        """Apply the rule; returns the sums of its terms over each parameter tensor, (tensors, terms).
+
+        Arguments:
+            size: number of weights of the whole network.
+            segments: sizes of the parameter tensors that lie one after another in the flat tensors.
+        """
+        if len(segments) > 1:
+            return _segment_sums(self.rule(*args), segments)
+        wanted = size >= LARGE and segments[0] >= HASHED if self.wish is None else self.wish
         if not wanted or self._failed:
             return run_in_slices(self.rule, *args)
         if self._fast is None:
-            self._fast = torch.compile(self.rule, dynamic=True)
+            self._fast = torch.compile(_with_sums(self.rule), dynamic=True)
         try:
             result = self._fast(*args)
         except Exception as error:  # the compiler raises what its backends raise; eager needs none of them
@@ -58,25 +70,58 @@ class Pass:
         return result
 
 
+def _with_sums(rule: Rule) -> Rule:
+    def summed(*args: Any) -> Any:
+        terms = rule(*args)
+        return None if terms is None else torch.stack([term.sum() for term in terms]).unsqueeze(0)
+
+    return summed
+
+
+def _segment_sums(terms: Sequence[Tensor] | None, segments: Sequence[int]) -> Tensor | None:
+    if terms is None:
+        return None
+    return torch.stack([part.sum(1) for part in torch.stack(tuple(terms)).split(list(segments), 1)])
+
+
 def run_in_slices(rule: Rule, *args: Any) -> Any:
-    """The rule, slice by slice; the sums that it returns are added up."""
-    size = args[0].numel()
+    """The rule with its sums, slice by slice."""
+    summed, size = _with_sums(rule), args[0].numel()
     if size <= SLICE:
-        return rule(*args)
+        return summed(*args)
     total: Any = None
-    whole = [isinstance(a, Tensor) and a.dim() == 1 and a.numel() == size for a in args]
     for at in range(0, size, SLICE):
-        part = [a[at : at + SLICE] if w else a for a, w in zip(args, whole, strict=True)]
-        found = rule(*part)
+        found = summed(*(_part(a, at, size) for a in args))
         total = found if total is None or found is None else total + found
     return total
 
 
+def _part(a: Any, at: int, size: int) -> Any:
+    """The slice of an argument that begins with element `at` of `size`."""
+    if isinstance(a, Key):
+        return a._replace(at=a.at + at)
+    whole = isinstance(a, Tensor) and a.dim() == 1 and a.numel() == size
+    return a[at : at + SLICE] if whole else a
+
+
+@functools.cache
+def and_write(rule: Rule) -> Rule:
+    """`rule(mean, ...)` as `rule(weight, mean, ...)`, which also writes the new mean into the module."""
+
+    def writing(weight: Tensor, mean: Tensor, *rest: Any) -> Any:
+        terms = rule(mean, *rest)
+        weight.copy_(mean)
+        return terms
+
+    return writing
+
+
 def of_one_draw(rule: Rule) -> Rule:
-    """`rule(..., G, X, e1, e2, o)` as `rule(..., g, eps, o)`: the statistics of one draw are not stored."""
+    """`rule(mean, ..., G, X, e1, e2, o)` as `rule(mean, ..., g, noise, o)`: the statistics are not stored."""
 
     def single(*args: Any) -> Any:
-        *state, g, eps, o = args
+        *state, g, noise, o = args
+        eps = drawn(noise, g)
         return rule(*state, g, eps * g, eps, eps * eps, o)
 
     return single

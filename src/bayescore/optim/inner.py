@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from bayescore.methods.descent import B1, B2
@@ -39,9 +38,7 @@ class InnerOptions(NamedTuple):
     sd_lr: Tensor
     momentum: Tensor
     floor: Tensor
-    k: Tensor  # inner steps before this iteration
-    steps: int
-    adam: bool
+    fades: tuple[Tensor, ...]  # 1/(1 - B1^k) and 1/(1 - B2^k) of each of the N steps, one after another
 
 
 def inner_steps(
@@ -49,50 +46,53 @@ def inner_steps(
     sd: Tensor,
     first_m: Tensor,
     first_r: Tensor,
-    second_m: Tensor,
-    second_r: Tensor,
+    second_m: Tensor | None,
+    second_r: Tensor | None,
     prior_mean: Tensor,
     G: Tensor,
     X: Tensor,
     e1: Tensor,
     e2: Tensor,
     o: InnerOptions,
-) -> Tensor:
-    """N inner steps on mean and sd and their moments; returns the sums of the slope, its square, and one
-    over the rate at which log sd answers to it."""
-    start, wide = mean.clone(), sd.clone()
-    s1 = -(G + o.c * o.prior_precision * (start - prior_mean))  # c s, and so for the rest
+) -> tuple[Tensor, Tensor, Tensor]:
+    """N inner steps on mean and sd and their moments (SGD has no second ones).
+
+    The terms are the slope, its square, and one over the rate at which log sd answers to it.
+    """
+    m, wide, per = mean, sd, 1 / sd
+    s1 = -(G + o.c * o.prior_precision * (mean - prior_mean))  # c s, and so for the rest
     s2 = -X - o.c * wide * o.prior_precision
     slope = -wide / o.c * s2 - e2
-    log_sd = sd.log()
-    unit = o.c * o.c
-    floor_m = o.floor * unit * 2 * wide**-3 + 1e-8 * unit
-    steep = 4 * unit * wide**-2  # d loss/d rho per unit of slope
+    rho, unit = sd.log(), o.c * o.c
+    floor_m = o.floor * unit * 2 * per * per * per + 1e-8 * unit
+    steep = 4 * unit * per * per  # d loss/d rho per unit of slope
     floor_r = o.floor * steep + 1e-8 * unit
-    rate = o.sd_lr * steep
-    for n in range(o.steps):
-        v, d = sd.square(), mean - start
-        q = o.c / v
-        e = (1 + o.alpha) * q * (d - wide * e1) + o.alpha * o.c * e1 / wide - s1  # (3)
-        xe = (1 + o.alpha) * q * (d * e1 - wide * e2) + o.alpha * o.c * e2 / wide - s2  # (5)
+    a_m, a_r, b_m, b_r, slow = first_m, first_r, second_m, second_r, 1 / (o.sd_lr * steep)
+    for fade1, fade2 in zip(o.fades[::2], o.fades[1::2], strict=True):
+        d, q = m - mean, o.c * (-2 * rho).exp()
+        e = (1 + o.alpha) * q * (d - wide * e1) + o.alpha * o.c * per * e1 - s1  # (3)
+        xe = (1 + o.alpha) * q * (d * e1 - wide * e2) + o.alpha * o.c * per * e2 - s2  # (5)
         grad_m, grad_r = 2 * q * e, -4 * q * (d * e - wide * xe)  # (2) with (4)
-        if o.adam:
-            fade1, fade2 = 1 - B1 ** (o.k + n + 1), 1 - B2 ** (o.k + n + 1)
-            first_m.lerp_(grad_m, 1 - B1)
-            first_r.lerp_(grad_r, 1 - B1)
-            second_m.mul_(B2).add_((1 - B2) * grad_m * grad_m)
-            second_r.mul_(B2).add_((1 - B2) * grad_r * grad_r)
-            mean.sub_(o.lr / fade1 * first_m / ((second_m / fade2).sqrt() + floor_m))
-            each = o.sd_lr / ((second_r / fade2).sqrt() + floor_r)
-            log_sd = log_sd - each / fade1 * first_r
-            rate = each * steep
+        if b_m is not None and b_r is not None:  # Adam
+            a_m = B1 * a_m + (1 - B1) * grad_m
+            a_r = B1 * a_r + (1 - B1) * grad_r
+            b_m = B2 * b_m + (1 - B2) * grad_m * grad_m
+            b_r = B2 * b_r + (1 - B2) * grad_r * grad_r
+            size = ((b_r * fade2).sqrt() + floor_r) / o.sd_lr
+            m = m - o.lr * fade1 * a_m / ((b_m * fade2).sqrt() + floor_m)
+            rho = rho - fade1 * a_r / size
+            slow = size / steep
         else:
-            first_m.mul_(o.momentum).add_(grad_m)
-            first_r.mul_(o.momentum).add_(grad_r)
-            mean.sub_(o.lr * first_m)
-            log_sd = log_sd - o.sd_lr * first_r
-        sd.copy_(log_sd.exp())
-    return torch.stack([slope.sum(), slope.square().sum(), (1 / rate).sum()])
+            a_m = o.momentum * a_m + grad_m
+            a_r = o.momentum * a_r + grad_r
+            m = m - o.lr * a_m
+            rho = rho - o.sd_lr * a_r
+    mean.copy_(m)
+    sd.copy_(rho.exp())
+    for kept, new in ((first_m, a_m), (first_r, a_r), (second_m, b_m), (second_r, b_r)):
+        if kept is not None and new is not None:
+            kept.copy_(new)
+    return slope, slope * slope, slow
 
 
 inner_single = of_one_draw(inner_steps)

@@ -1,24 +1,51 @@
-"""Noise as a function of (seed, step, draw, parameter): it is regenerated, never stored.
+"""Noise as a function of (seed, step, draw, parameter): it is made again where it is needed, never stored.
 
-Every parameter tensor of every draw has a generator of its own, seeded with a hash of the four numbers
-(splitmix64 [1], applied once per number), so that
+Every parameter tensor of every draw has a stream of its own, named by a hash of the four numbers (splitmix64
+[1], applied once per number), so that
     - a draw is the same on every process of a distributed run and after a checkpoint,
     - a parameter's noise does not depend on which other parameters are trained,
     - the noise of a block can be made again at the step that needs it.
 Draws come in antithetic pairs: draw 2j + 1 is minus draw 2j. Where both draws of a pair see the same data,
 what the mini-batch adds to the gradient cancels in their difference, and curvature is left.
 
+Small tensors take theirs from torch's generator. Large ones have a counter-based stream, which a compiler can
+put inside the pass that uses it: with keys a, b of 32 bits and mix an invertible mixing of 32 bits [2], the
+i-th number is
+    h = mix(mix(i + a) xor b)                                   every bit of i, a, b moves half of h's    (1)
+    x = (h + 1/2)/2^31 in (-1, 1),    y = 1 - |x|               y from the integers: exact in the tails   (2)
+    eps = x P(z),    z = (y (2 - y))^(1/16)                     x -> Phi^-1((1 + x)/2)                    (3)
+P is the polynomial of degree 11 that meets (3) on the range of z to 7e-7 of eps; four square roots make z,
+whose powers resolve the tails that x itself cannot. |eps| reaches 6.3. Additions, multiplications and square
+roots are all there is: every number is the same whatever the number of threads and the length of a slice.
+
 [1] Steele, Lea & Flood 2014, the finaliser of Java's SplittableRandom.
+[2] Two multiplications and three shifts, with the constants of Wellons' hash-prospector ("lowbias32").
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-__all__ = ["hashed", "standard_normal"]
+__all__ = ["HASHED", "Key", "Noise", "drawn", "hashed", "hashed_normal", "key_of", "torch_normal"]
 
+#: weights of a tensor from which its noise is counter-based
+HASHED = 1 << 16
 MASK = (1 << 64) - 1
+
+
+class Key(NamedTuple):
+    """A counter-based stream, as zero-dimensional tensors."""
+
+    a: Tensor
+    b: Tensor
+    at: Tensor  # the number i of the first element
+    sign: Tensor
+
+
+Noise = Tensor | Key
 
 
 def hashed(*numbers: int) -> int:
@@ -32,12 +59,59 @@ def hashed(*numbers: int) -> int:
     return state >> 1
 
 
-def standard_normal(
-    like: Tensor, seed: int, step: int, draw: int, index: int, *, antithetic: bool = True
-) -> Tensor:
-    """Standard normal numbers of the shape, dtype and device of `like`."""
-    pair, sign = (draw // 2, 1 - 2 * (draw % 2)) if antithetic else (draw, 1)
-    rng = torch.Generator(device=like.device)
-    rng.manual_seed(hashed(seed, step, pair, index))
-    eps = torch.empty_like(like, memory_format=torch.contiguous_format).normal_(generator=rng)
-    return eps if sign > 0 else eps.neg_()
+def _signed(word: int) -> int:
+    """The low 32 bits of `word` as a signed number."""
+    return ((word + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+
+
+def key_of(like: Tensor, name: int, sign: float) -> Key:
+    """The stream with the 63-bit name `name`, for tensors of the dtype and device of `like`."""
+    words = torch.tensor([_signed(name), _signed(name >> 31), 0], dtype=torch.int32, device=like.device)
+    a, b, at = words.unbind()
+    return Key(a, b, at, like.new_tensor(sign))
+
+
+def torch_normal(out: Tensor, name: int, sign: float, rng: torch.Generator) -> None:
+    """Fill `out` from torch's generator, seeded with `name`."""
+    rng.manual_seed(name)
+    out.normal_(generator=rng)
+    if sign < 0:
+        out.neg_()
+
+
+def _mix(h: Tensor) -> Tensor:
+    """The masks make torch's arithmetic shifts logical ones; products keep their low 32 bits."""
+    h = (h ^ ((h >> 16) & 0xFFFF)) * 2146121005
+    h = (h ^ ((h >> 15) & 0x1FFFF)) * -2073254261
+    return h ^ ((h >> 16) & 0xFFFF)
+
+
+def _quantile(z: Tensor) -> Tensor:
+    """P of (3). The numbers are written out: the compiler takes those for constants."""
+    t = z * 2.7066106 - 1.7066106  # to [-1, 1]
+    p = 0.00887669476 * t + 0.0115626324
+    p = p * t - 0.0337300084
+    p = p * t - 0.051603852
+    p = p * t + 0.00496443192
+    p = p * t + 0.100002391
+    p = p * t + 0.0866133311
+    p = p * t + 0.106468749
+    p = p * t - 0.183667169
+    p = p * t + 0.0230864949
+    p = p * t - 2.42537817
+    return p * t + 3.60611844
+
+
+def hashed_normal(key: Key, like: Tensor) -> Tensor:
+    """Standard normal numbers for the flat tensor `like`: (1) to (3)."""
+    i = torch.arange(like.numel(), dtype=torch.int32, device=like.device) + key.at
+    h = _mix(_mix(i + key.a) ^ key.b)  # (1)
+    x = (h.to(like.dtype) + 0.5) * 4.656612873077393e-10  # (2)
+    y = ((2147483647 - ((h >> 31) ^ h)).to(like.dtype) + 0.5) * 4.656612873077393e-10
+    z = (y * (2 - y)).sqrt().sqrt().sqrt().sqrt()
+    return key.sign * x * _quantile(z)  # (3)
+
+
+def drawn(noise: Noise, like: Tensor) -> Tensor:
+    """The noise as numbers; a rule calls this where it needs them."""
+    return hashed_normal(noise, like) if isinstance(noise, Key) else noise

@@ -38,6 +38,8 @@ def check_group(group: dict[str, Any]) -> None:
         raise TypeError(f"seed must be a whole number; got {group['seed']!r}")
     if group["compiled"] not in (None, True, False):
         raise ValueError(f"compiled must be True, False or None; got {group['compiled']!r}")
+    if group["update_in_backward"] not in (True, False):
+        raise ValueError(f"update_in_backward must be True or False; got {group['update_in_backward']!r}")
     _check_prior_mean(group)
 
 

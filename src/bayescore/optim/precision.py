@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["MEMORY", "Slope", "measured", "precision_sentence", "take"]
+__all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "take"]
 
 MEMORY = 0.99  # of the running moments of the slope
 KNOWN = 0.05  # relative error of the sd up to which it counts as learned
@@ -25,22 +25,27 @@ AWAY = 0.2  # mean slope up to which the precision counts as learned, a tenth in
 LEFT = 0.1  # share of the initial precision that may be left
 
 
+def follow(moments: Tensor, means: Tensor) -> None:
+    """Take one step's means of slope and squared slope into the running ones."""
+    moments[..., :2].mul_(MEMORY).add_(means[..., :2], alpha=1 - MEMORY)
+
+
 def take(moments: Tensor, means: Tensor, weight: float) -> None:
     """Take one step's means of slope, squared slope and time (one over the rate) into the three numbers.
 
     Weights that answer slowly count most: a tensor has forgotten its initial precision when they have.
     """
-    moments[:2].mul_(MEMORY).add_(means[:2], alpha=1 - MEMORY)
-    moments[2] += weight / means[2]
+    follow(moments, means)
+    moments[..., 2] += weight / means[..., 2]
 
 
-def measured(moments: Tensor, t: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+def measured(moments: Tensor, t: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean slope, its mean square V, and the relative variance of one step's curvature, after t steps.
 
     Relative to the curvature that the mean slope shows beyond twice its own error.
     """
     weight = 1 - MEMORY**t
-    level, V = (moments[:2] / weight).unbind()
+    level, V = (moments[..., :2] / weight).unbind(-1)
     error = (V * (1 - MEMORY) / (weight * size)).sqrt()  # of the mean slope
     sure = (level - 2 * error).clamp_min(0)
     return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()

@@ -12,20 +12,15 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
+from bayescore.methods.descent import B1, B2
 from bayescore.optim.base import Shell
-from bayescore.optim.exact import (
-    PATIENCE,
-    ExactOptions,
-    exact_sums,
-    exact_sums_single,
-    exact_update,
-    settled,
-)
+from bayescore.optim.buckets import Bucket, Member
+from bayescore.optim.exact import PATIENCE, ExactOptions, exact_update, settled
 from bayescore.optim.fused import of_one_draw
 from bayescore.optim.inner import InnerOptions, inner_single, inner_steps
+from bayescore.optim.noise import Noise
 from bayescore.optim.options import positive
-from bayescore.optim.precision import MEMORY, precision_sentence, take
-from bayescore.optim.sampling import Member
+from bayescore.optim.precision import follow, precision_sentence, take
 
 __all__ = ["ProximalScore"]
 
@@ -56,6 +51,8 @@ class ProximalScore(Shell):
             eps*score is too noisy.
         max_skips: updates in a row that may be left out for non-finite gradients before the run stops.
         compiled: run the update compiled; None: from 2 million weights on.
+        update_in_backward: update large tensors when their gradients arrive, whose memory is then free again
+            (optim/arriving.py); not with samples, accumulation, GradScaler or clipping by the global norm.
 
     >>> model = torch.nn.Linear(3, 1)
     >>> opt = ProximalScore(model.parameters(), num_data=100)
@@ -89,6 +86,7 @@ class ProximalScore(Shell):
         seed: int = 0,
         max_skips: int = 50,
         compiled: bool | None = None,
+        update_in_backward: bool = False,
     ) -> None:
         if lr is None:
             lr = 0.2 if solver == "exact" else 3e-3
@@ -98,6 +96,7 @@ class ProximalScore(Shell):
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         for name, choices in (
             ("solver", ("exact", "gradient")),
             ("curvature", ("auto", "score")),
@@ -122,58 +121,60 @@ class ProximalScore(Shell):
             member.state["momentum"] = torch.zeros_like(mean)
         else:
             adam = member.group["optimizer"] == "adam"
-            member.state["first"] = mean.new_zeros(2, *mean.shape)
-            member.state["second"] = mean.new_zeros(2, *mean.shape) if adam else mean.new_zeros(2, 1)
+            for key in ("first_m", "first_r", *(("second_m", "second_r") if adam else ())):
+                member.state[key] = torch.zeros_like(mean)
 
-    def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:
-        state = member.state
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
         if g is None:
-            seen = [state[key].div_(draws) for key in ("sum_g", "sum_xg", "sum_e", "sum_ee")]
+            seen: list[Any] = [bucket.flat[key].div_(draws) for key in ("sum_g", "sum_xg", "sum_e", "sum_ee")]
         else:
-            seen = [g, eps]
-        if member.group["solver"] == "gradient":
-            self._inner(member, seen)
+            seen = [g, noise]
+        if bucket.group["solver"] == "gradient":
+            self._inner(bucket, seen)
         else:
-            self._exact(member, seen, draws)
+            self._exact(bucket, seen, draws)
 
-    def _exact(self, member: Member, seen: list[Tensor], draws: int) -> None:
-        state, o = member.state, self._options(member, draws)
-        if len(seen) == 2:
-            sums = self._run(member, exact_sums_single, state["sd"], *seen, o)
-        else:
-            sums = self._run(member, exact_sums, state["sd"], seen[1], seen[3], o)
-        o = settled(o, state["moments"], sums, state["mean"].numel())
+    def _exact(self, bucket: Bucket, seen: list[Any], draws: int) -> None:
+        assert bucket.moments is not None
+        o = settled(self._options(bucket, draws), bucket.moments, bucket.lengths)
+        o = o._replace(rho=bucket.spread(o.rho), a=bucket.spread(o.a), known=bucket.spread(o.known))
         rule = exact_single if len(seen) == 2 else exact_update
-        kept = [state["mean"], state["sd"], state["momentum"], self.prior_mean(member)]
-        self._run(member, rule, *kept, *seen, o)
+        kept = [bucket.flat[key] for key in ("mean", "sd", "momentum")]
+        sums = self._move(bucket, rule, *kept, self._prior_mean(bucket), *seen, o)
+        follow(bucket.moments, sums / bucket.lengths[:, None])
 
-    def _options(self, member: Member, draws: int) -> ExactOptions:
-        group = member.group
+    def _options(self, bucket: Bucket, draws: int) -> ExactOptions:
+        group = bucket.group
         N, B, beta = group["num_data"], group["batch_size"], group["momentum"]
         use_squares = B is not None and B < N and draws == 1 and group["curvature"] == "auto"
+        c, lr, t = group["temperature"] / N, group["lr"], group["updates"]
         numbers = self._numbers(
-            member,
-            group["temperature"] / N,
+            bucket,
+            1 / c,
+            c * group["prior_sd"] ** -2.0,
             group["prior_sd"] ** -2.0,
             group["prior_sd"],
-            group["lr"],
+            lr,
             beta,
+            1 / (1 - beta ** (t - 1)) if t > 1 else 0.0,
+            (1 - beta) * c / lr,
+            lr / (c * (1 - beta**t)),
             group["damping"],
-            group["updates"],
+            t,
             float(group["curvature"] == "score"),
             B * (1 + beta) / 2 / (1 - B / N) if use_squares else 0.0,
             0.0,
             0.0,
             0.0,
         )
-        o = ExactOptions(*numbers)
-        return o._replace(known=member.state["moments"][0] / (1 - MEMORY ** (o.t - 1)).clamp_min(1e-12))
+        return ExactOptions(*numbers)
 
-    def _inner(self, member: Member, seen: list[Tensor]) -> None:
-        state, group = member.state, member.group
+    def _inner(self, bucket: Bucket, seen: list[Any]) -> None:
+        group, flat = bucket.group, bucket.flat
         steps, adam = group["inner_steps"], group["optimizer"] == "adam"
+        before = (group["updates"] - 1) * steps
         numbers = self._numbers(
-            member,
+            bucket,
             group["temperature"] / group["num_data"],
             group["prior_sd"] ** -2.0,
             group["alpha"],
@@ -181,15 +182,15 @@ class ProximalScore(Shell):
             group["lr"] * (group["sd_rate"] if adam else 1.0),
             group["momentum"],
             group["floor"],
-            (group["updates"] - 1) * steps,
+            *(1 / (1 - beta**k) for k in range(before + 1, before + steps + 1) for beta in (B1, B2)),
         )
-        o = InnerOptions._make((*numbers, steps, adam))
+        o = InnerOptions._make((*numbers[:7], numbers[7:]))
         rule = inner_single if len(seen) == 2 else inner_steps
-        kept = [state["mean"], state["sd"], *state["first"], *state["second"], self.prior_mean(member)]
-        sums = self._run(member, rule, *kept, *seen, o)
-        take(
-            state["moments"], sums / state["mean"].numel(), 2 * steps
-        )  # the slope moves twice as much as log sd
+        kept = [flat.get(key) for key in ("first_m", "first_r", "second_m", "second_r")]
+        sums = self._move(bucket, rule, flat["mean"], flat["sd"], *kept, self._prior_mean(bucket), *seen, o)
+        assert bucket.moments is not None
+        # the slope moves twice as much as log sd
+        take(bucket.moments, sums / bucket.lengths[:, None], 2 * steps)
 
     def _precision_status(self) -> str:
         group, rows = self._head, self.slope_noise()

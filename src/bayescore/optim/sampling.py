@@ -8,27 +8,40 @@ clipping and scaling can reach it; that of an earlier block of the same step is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayescore.optim.noise import standard_normal
+from bayescore.optim.buckets import Bucket, Member, bucketed
+from bayescore.optim.fused import Pass, Rule
+from bayescore.optim.noise import HASHED, Noise, drawn, hashed, key_of, torch_normal
 from bayescore.optim.options import check_group, prior_tensor, start_sd
 
-__all__ = ["Member", "Sampling"]
+__all__ = ["Sampling", "finite"]
 
 
-class Member(NamedTuple):
-    """One trained parameter tensor: where it stands and what is known about it."""
+def draw_weights(weight: Tensor, mean: Tensor, sd: Tensor, noise: Noise) -> None:
+    """theta = mean + sd * eps, written into the module."""
+    weight.copy_(torch.addcmul(mean, sd, drawn(noise, mean)))
 
-    number: int  # over all groups, frozen parameters included
-    group: dict[str, Any]
-    position: int  # within its group
-    weight: Tensor
-    state: dict[str, Any]
+
+def collect_draw(
+    sum_g: Tensor, sum_xg: Tensor, sum_e: Tensor, sum_ee: Tensor, g: Tensor, noise: Noise
+) -> None:
+    """Add a draw to the running sums of a step with several draws."""
+    eps = drawn(noise, g)
+    sum_g.add_(g)
+    sum_xg.addcmul_(eps, g)
+    sum_e.add_(eps)
+    sum_ee.addcmul_(eps, eps)
+
+
+def finite(parts: Sequence[Tensor]) -> bool:
+    """Whether every number is finite: the extremes are not where any is not, and cost a tenth of asking."""
+    return all(bool(torch.isfinite(torch.stack(part.aminmax())).all()) for part in parts if part.numel())
 
 
 class Sampling(torch.optim.Optimizer):
@@ -50,6 +63,10 @@ class Sampling(torch.optim.Optimizer):
     def _prepare(self) -> None:
         self._open = False
         self._versions: dict[Tensor, int] = {}
+        self._buckets: list[Bucket] = []
+        self._passes: dict[Any, Pass] = {}
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._arrived: set[int] = set()  # buckets that were updated while their gradients arrived
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -77,19 +94,21 @@ class Sampling(torch.optim.Optimizer):
         """Add the method's tensors to the state."""
         member.state["sd"] = torch.full_like(mean, start_sd(member.group))
 
-    def _collect(self, member: Member, g: Tensor, eps: Tensor) -> None:
+    def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:
         """Add a draw to the running sums of a step with several draws."""
-        for key, value in (("sum_g", g), ("sum_xg", eps * g), ("sum_e", eps), ("sum_ee", eps * eps)):
-            kept = member.state.get(key)
-            member.state[key] = value.clone() if kept is None else kept.add_(value)
+        sums = bucket.zeros("sum_g", "sum_xg", "sum_e", "sum_ee")
+        self._run(bucket, collect_draw, *sums, g, noise)
 
-    def prior_mean(self, member: Member) -> Tensor:
-        """m0 of one parameter, of its shape or of none."""
-        if "prior_mean" in member.state:
-            found: Tensor = member.state["prior_mean"]
-            return found
-        value = member.group["prior_mean"]
-        return member.state["mean"].new_tensor(float(value) if isinstance(value, int | float) else 0.0)
+    def _run(self, bucket: Bucket, rule: Rule, *args: Any) -> Any:
+        """Apply a rule in place to flat tensors (optim/fused.py); returns the sums of its terms."""
+        wish = bucket.group["compiled"]
+        one_pass = self._passes.setdefault((rule, wish), Pass(rule, wish))
+        return one_pass(self.size, bucket.sizes, *args)
+
+    @property
+    def size(self) -> int:
+        """Number of trained weights."""
+        return sum(p.numel() for group in self.param_groups for p in group["params"] if p.requires_grad)
 
     # -- parameters --------------------------------------------------------------------------------------
 
@@ -118,13 +137,33 @@ class Sampling(torch.optim.Optimizer):
             self._start(member, state["mean"])
         else:
             same = p.detach() == state["mean"].to(p.dtype)
-            state["mean"] = torch.where(same, state["mean"], value)
+            state["mean"].copy_(torch.where(same, state["mean"], value))
         self._versions[p] = p._version
 
-    def noise(self, member: Member, draw: int) -> Tensor:
-        """eps of one parameter in draw number `draw` of the present step."""
-        head = member.group
-        return standard_normal(member.state["mean"], head["seed"], head["step"], draw, member.number)
+    def _gathered(self, members: list[Member]) -> list[Bucket]:
+        """The members in buckets; those of the last call where they still stand."""
+        found = [m.weight for bucket in self._buckets for m in bucket.members]
+        same = len(found) == len(members) and {id(w) for w in found} == {id(m.weight) for m in members}
+        if not same or not all(bucket.stands for bucket in self._buckets):
+            self._buckets = bucketed(members)
+        return self._buckets
+
+    def noise(self, bucket: Bucket, draw: int) -> Noise:
+        """eps of a bucket in draw number `draw` of the present step."""
+        return self._noise(bucket, self._head["step"], draw)
+
+    def _noise(self, bucket: Bucket, step: int, draw: int) -> Noise:
+        mean, seed = bucket.flat["mean"], bucket.group["seed"]
+        pair, sign = draw // 2, 1.0 - 2.0 * (draw % 2)
+        names = [hashed(seed, step, pair, m.number) for m in bucket.members]
+        if mean.numel() >= HASHED and len(names) == 1:
+            return key_of(mean, names[0], sign)
+        if mean.device not in self._generators:
+            self._generators[mean.device] = torch.Generator(device=mean.device)
+        eps = torch.empty_like(mean)
+        for part, name in zip(eps.split(bucket.sizes), names, strict=True):
+            torch_normal(part, name, sign, self._generators[mean.device])
+        return eps
 
     # -- blocks ------------------------------------------------------------------------------------------
 
@@ -135,36 +174,55 @@ class Sampling(torch.optim.Optimizer):
             raise RuntimeError("sample() was entered inside sample(); close the first block before the next")
         self._absorb()
         members = list(self._members())
+        buckets = self._gathered(members)
         for member in members:
             member.weight.grad = None
         self._open = True
         try:
             with torch.no_grad():
-                for member in members:
-                    self._perturb(member)
+                for bucket in buckets:
+                    self._perturb(bucket)
             torch.clear_autocast_cache()  # it keeps low-precision copies of weights that have just changed
-            yield
+            with self._arriving(buckets):
+                yield
         except BaseException:
             for member in members:
                 member.weight.grad = None
             raise
         finally:
             with torch.no_grad():
-                for member in members:
-                    self._restore(member)
+                for bucket in buckets:
+                    if id(bucket) not in self._arrived:
+                        self._restore(bucket)
             torch.clear_autocast_cache()
             self._open = False
         self._close(members)
 
-    def _perturb(self, member: Member) -> None:
-        theta = torch.addcmul(
-            member.state["mean"], member.state["sd"], self.noise(member, member.group["draws"])
-        )
-        member.weight.copy_(theta)
+    def _arriving(self, buckets: list[Bucket]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """What happens to gradients while they arrive: nothing."""
+        return nullcontext()
 
-    def _restore(self, member: Member) -> None:
-        member.weight.copy_(member.state["mean"])
-        self._versions[member.weight] = member.weight._version
+    def _perturb(self, bucket: Bucket) -> None:
+        mean, sd, noise = bucket.flat["mean"], bucket.flat["sd"], self.noise(bucket, bucket.group["draws"])
+        whole = bucket.whole
+        theta = torch.empty_like(mean) if whole is None else whole
+        self._run(bucket, draw_weights, theta, mean, sd, noise)
+        if whole is None:
+            for member, part in zip(bucket.members, bucket.split(theta), strict=True):
+                member.weight.copy_(part)
+
+    def _restore(self, bucket: Bucket) -> None:
+        for member in bucket.members:
+            member.weight.copy_(member.state["mean"])
+            self._versions[member.weight] = member.weight._version
+
+    def _written(self, bucket: Bucket) -> None:
+        """Bring the module up to date where the pass has not done so itself."""
+        if bucket.whole is None:
+            self._restore(bucket)
+        else:
+            (member,) = bucket.members
+            self._versions[member.weight] = member.weight._version
 
     def _close(self, members: list[Member]) -> None:
         reached = [m for m in members if m.weight.grad is not None]
@@ -192,9 +250,14 @@ class Sampling(torch.optim.Optimizer):
         draw = self._head["draws"] - 1
         if draw < self._head["absorbed"]:
             return
-        for member in self._members():
-            if member.weight.grad is not None:
-                g = member.weight.grad.to(member.state["mean"].dtype).contiguous()
-                self._collect(member, g, self.noise(member, draw))
+        if self._head["update_in_backward"]:
+            raise RuntimeError(
+                "update_in_backward=True makes one draw per step; call step() before the next sample()"
+            )
+        reached = [m for m in self._members() if m.weight.grad is not None]
+        for bucket in self._gathered(reached):
+            g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
+            self._collect(bucket, g, self.noise(bucket, draw))
+            for member in bucket.members:
                 member.weight.grad = None
         self._count("absorbed", 1)

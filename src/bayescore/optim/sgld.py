@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from bayescore.checks import check_count
 from bayescore.nn.posterior import Posterior
 from bayescore.optim.base import Shell
-from bayescore.optim.noise import standard_normal
-from bayescore.optim.sampling import Member
+from bayescore.optim.buckets import Bucket, Member
+from bayescore.optim.noise import Noise, drawn
 
 __all__ = ["SGLD", "psgld_step", "sgld_step"]
 
@@ -32,15 +32,17 @@ class SGLDOptions(NamedTuple):
     delta: Tensor
 
 
-def sgld_step(theta: Tensor, prior_mean: Tensor, g: Tensor, xi: Tensor, o: SGLDOptions) -> None:
+def sgld_step(theta: Tensor, prior_mean: Tensor, g: Tensor, noise: Noise, o: SGLDOptions) -> None:
     """(1) with A = 1"""
+    xi = drawn(noise, theta)
     theta.add_((2 * o.lr * o.c).sqrt() * xi - o.lr * (g + o.delta * (theta - prior_mean)))
 
 
 def psgld_step(
-    theta: Tensor, square: Tensor, prior_mean: Tensor, g: Tensor, xi: Tensor, o: SGLDOptions
+    theta: Tensor, square: Tensor, prior_mean: Tensor, g: Tensor, noise: Noise, o: SGLDOptions
 ) -> None:
     """(1) and (2)"""
+    xi = drawn(noise, theta)
     square.mul_(0.99).add_(0.01 * g * g)
     rate = o.lr / (1e-5 + square.sqrt())
     theta.add_((2 * o.c * rate).sqrt() * xi - rate * (g + o.delta * (theta - prior_mean)))
@@ -75,6 +77,7 @@ class SGLD(Shell):
         seed: int = 0,
         max_skips: int = 50,
         compiled: bool | None = None,
+        update_in_backward: bool = False,
     ) -> None:
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
@@ -83,6 +86,7 @@ class SGLD(Shell):
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
         check_count("burn_in", group["burn_in"], 0)
         check_count("thin", group["thin"])
         check_count("keep", group["keep"], 2)
@@ -92,33 +96,30 @@ class SGLD(Shell):
         if member.group["preconditioned"]:
             member.state["square"] = torch.zeros_like(mean)
 
-    def _perturb(self, member: Member) -> None:
+    def _perturb(self, bucket: Bucket) -> None:
         """The state of the chain is already in the module."""
 
-    def _collect(self, member: Member, g: Tensor, eps: Tensor) -> None:  # noqa: ARG002
-        kept = member.state.get("sum_g")
-        member.state["sum_g"] = g.clone() if kept is None else kept.add_(g)
-        member.state["sum_e"] = member.state["sum_g"]
+    def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:  # noqa: ARG002
+        bucket.zeros("sum_g")[0].add_(g)
 
-    def _apply(self, member: Member, g: Tensor | None, eps: Tensor, draws: int) -> None:  # noqa: ARG002
-        state, group = member.state, member.group
-        G = state["sum_g"] / draws if g is None else g
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+        flat, group = bucket.flat, bucket.group
+        G = flat["sum_g"] / draws if g is None else g
+        xi = self.noise(bucket, 0) if noise is None else noise
         c = group["temperature"] / group["num_data"]
-        o = SGLDOptions(*self._numbers(member, group["lr"], c, c * group["prior_sd"] ** -2.0))
-        xi = standard_normal(state["mean"], group["seed"], group["step"], 0, member.number)
-        seen = (self.prior_mean(member), G, xi, o)
+        o = SGLDOptions(*self._numbers(bucket, group["lr"], c, c * group["prior_sd"] ** -2.0))
+        seen = (self._prior_mean(bucket), G, xi, o)
         if group["preconditioned"]:
-            self._run(member, psgld_step, state["mean"], state["square"], *seen)
+            self._move(bucket, psgld_step, flat["mean"], flat["square"], *seen)
         else:
-            self._run(member, sgld_step, state["mean"], *seen)
+            self._move(bucket, sgld_step, flat["mean"], *seen)
 
-    def _finish(self, draws: int) -> None:
-        before = self._head["updates"]
-        super()._finish(draws)
+    def _finish(self, draws: int) -> bool:
+        moved = super()._finish(draws)
         group = self._head
         age = group["updates"] - group["burn_in"]
-        if group["updates"] == before or age <= 0 or age % group["thin"]:
-            return
+        if not moved or age <= 0 or age % group["thin"]:
+            return moved
         for member in self._members():
             state = member.state
             state["path"] = torch.cat([state["path"], state["mean"].unsqueeze(0)])
@@ -129,6 +130,7 @@ class SGLD(Shell):
         for each in self.param_groups:
             each["kept"] = kept // 2 if full else kept
             each["thin"] *= 2 if full else 1
+        return moved
 
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
         from bayescore.nn.draws import DrawsPosterior

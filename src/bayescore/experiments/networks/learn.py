@@ -59,8 +59,11 @@ def learn(
     best: tuple[float, int, Posterior | None] = (math.inf, 0, None)
     trace: dict[str, list[float]] = {"epoch": [], "validation_nll": []}
     for epoch in range(1, s.epochs + 1):
-        for rows in batches(count, s.batch_size, rng):
-            learner.step(split.train.x[rows], split.train.y[rows])
+        try:
+            for rows in batches(count, s.batch_size, rng):
+                learner.step(split.train.x[rows], split.train.y[rows])
+        except FloatingPointError:  # gradients were not finite for many steps: it has diverged
+            break
         if epoch % s.every and epoch < s.epochs:
             continue
         posterior = learner.posterior()

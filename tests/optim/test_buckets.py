@@ -1,0 +1,99 @@
+"""Small tensors are updated together; what comes out is what each would have had alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_networks import NETWORKS, SHELLS
+from torch import nn
+
+from bayescore.optim import ProximalScore
+from bayescore.optim.base import Shell
+
+MLP = NETWORKS["mlp"]
+OPTIONS: dict[str, object] = {"prior_mean": 0.1}
+
+
+def trained(shell: str, steps: int = 3, **options: object) -> tuple[nn.Module, Shell]:
+    model = MLP.module()
+    opt = SHELLS[shell](model.parameters(), 50, **{**OPTIONS, **options})
+    for _ in range(steps):
+        for _ in range(opt.least_draws):
+            with opt.sample():
+                MLP.loss(model, *MLP.batch()).backward()
+        opt.step()
+    return model, opt
+
+
+def assert_same(one: nn.Module, two: nn.Module) -> None:
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("prior", [0.1, "current"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_together_as_alone(shell: str, prior: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, opt = trained(shell, prior_mean=prior)
+    assert len(opt._gathered(list(opt._members()))) == 1
+    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 0)
+    alone, other = trained(shell, prior_mean=prior)
+    assert len(other._gathered(list(other._members()))) == len(list(alone.parameters()))
+    assert_same(together, alone)
+    assert opt.status == other.status
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_full_buckets_are_followed_by_others(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, _ = trained(shell)
+    monkeypatch.setattr("bayescore.optim.buckets.FULL", 40)
+    apart, opt = trained(shell)
+    assert len(opt._gathered(list(opt._members()))) > 1
+    assert_same(together, apart)
+
+
+def test_state_is_the_tensors_own_and_survives_a_deep_copy() -> None:
+    model, opt = trained("exact")
+    for p in model.parameters():
+        assert opt.state[p]["mean"].shape == p.shape
+        torch.testing.assert_close(opt.state[p]["mean"], p.detach())
+    pair = copy.deepcopy((model, opt))
+    for one, two in ((model, opt), pair):
+        with two.sample():
+            MLP.loss(one, *MLP.batch()).backward()
+        two.step()
+    for a, b in zip(model.parameters(), pair[0].parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_a_tensor_without_gradient_stays_where_it_is_and_the_others_move(draws: int) -> None:
+    used, unused = nn.Linear(3, 2), nn.Linear(3, 2)
+    opt = ProximalScore([*used.parameters(), *unused.parameters()], 50)
+    x = torch.ones(4, 3)
+    for net, other in ((used, unused), (unused, used), (used, unused)):
+        still = [opt.state[p]["sd"].clone() if opt.state[p] else None for p in other.parameters()]
+        before = [p.detach().clone() for p in other.parameters()]
+        moving = [p.detach().clone() for p in net.parameters()]
+        for _ in range(draws):
+            with opt.sample():
+                net(x).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+        assert all(torch.equal(p, b) for p, b in zip(other.parameters(), before, strict=True))
+        assert not any(torch.equal(p, b) for p, b in zip(net.parameters(), moving, strict=True))
+        for p, sd in zip(other.parameters(), still, strict=True):
+            assert sd is None or torch.equal(opt.state[p]["sd"], sd)
+
+
+def test_a_tensor_reached_by_one_of_two_draws_only_has_the_mean_of_both() -> None:
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    opt = ProximalScore([a, b], 50, curvature="score", momentum=0.0)
+    with opt.sample():
+        (a.sum() + b.sum()).backward()
+    with opt.sample():
+        a.sum().backward()
+    opt.step()
+    assert torch.isfinite(a).all()
+    assert float((1 - a.detach()).mean()) > float((1 - b.detach()).mean()) > 0
