@@ -167,7 +167,8 @@ class ProximalScore(Shell):
             0.0,
             0.0,
         )
-        return ExactOptions(*numbers)
+        o = ExactOptions(*numbers)
+        return o if use_squares else o._replace(fisher=None)
 
     def _inner(self, bucket: Bucket, seen: list[Any]) -> None:
         group, flat = bucket.group, bucket.flat

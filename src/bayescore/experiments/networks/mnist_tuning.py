@@ -43,8 +43,8 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
     "MC-dropout": _product(lr=(1e-4, 3e-4), p=(0.1, 0.2, 0.3, 0.5), weight_decay=(0.1,)),
     "SGLD": _product(preconditioned=(False,), lr=(3e-2, 1e-1), temperature=(1e-2, 1e-4))
     + _product(preconditioned=(True,), lr=(1e-4, 3e-4), temperature=(1e-2, 1e-4)),
-    # its hess_init is 1/(N sd^2)
-    "IVON": [{"lr": lr, "hess_init": round(1 / (600 * sd**2), 2), "weight_decay": 1e-3} for lr, sd in PAIRS],
+    # its rate is that of the first steps already; its hess_init is 1/(N sd^2)
+    "IVON": _product(lr=(0.03, 0.08), hess_init=(46.3, 16.67, 7.41, 4.17), weight_decay=(1e-3,)),
 }
 SETTINGS: dict[str, Any] = {
     "percent": 1.0,
