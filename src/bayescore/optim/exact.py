@@ -51,7 +51,7 @@ class ExactOptions(NamedTuple):
     delta: Tensor
     prior_precision: Tensor  # 1/s0^2
     prior_sd: Tensor
-    lr: Tensor
+    lr: Tensor  # eta
     momentum: Tensor  # beta
     past: Tensor  # 1/(1 - beta^(t-1)), 0 in the first step
     gain: Tensor  # (1 - beta) c/eta, of (5)
