@@ -33,7 +33,7 @@ class ProximalScore(Shell):
     Arguments:
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N.
-        lr: rate of the mean. For the exact solver as of SGD while the sd is the initial one; a weight whose sd
+        lr: rate of the mean. Of the exact solver as of SGD while the sd is the initial one; a weight whose sd
             has grown by a factor moves faster by its square, up to a full Newton step with its precision.
         momentum: of the mean's gradient.
         solver: "exact" or "gradient".
