@@ -69,6 +69,7 @@ def agree(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], dtype: 
         torch.testing.assert_close(a.double(), b, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+# a rate lr is the share lr c/init_sd^2 of a Newton step, with c = 1/num_data and init_sd = 0.3
 FLAT = {"prior_sd": math.inf, "init_sd": 0.3}
 BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 
@@ -81,7 +82,9 @@ def test_exact_step_is_the_ridge_step(dtype: torch.dtype, draws: int, data: int)
     q, sd = p.detach().double().clone(), torch.full((DIM,), 0.3, dtype=torch.float64)
     theta = q + sd * eps.double()
     mean, log_sd = proximal_ridge(q, sd.log(), eps.double(), score(theta), 150.0, 9.0)
-    opt = ProximalScore([p], data, lr=0.1, momentum=0.0, damping=150.0, curvature="score", **FLAT)
+    opt = ProximalScore(
+        [p], data, lr=0.1 * 0.09 * data, momentum=0.0, damping=150.0, curvature="score", **FLAT
+    )
     agree(one_step(opt, p, eps), (mean, log_sd.exp()), dtype)
 
 
@@ -94,7 +97,7 @@ def test_exact_step_is_that_of_fit(dtype: torch.dtype, draws: int) -> None:
     theta = p.detach().double() + 0.3 * eps.double()
     wide = max(10.0, 0.5 * DIM**0.5) * float((0.3 * score(theta) + eps.double()).square().mean().sqrt())
     a, b = 100 / draws + wide, 10 / draws + wide
-    opt = ProximalScore([p], 10, lr=1 / (1 + b), momentum=0.0, damping=a, curvature="score", **FLAT)
+    opt = ProximalScore([p], 10, lr=0.9 / (1 + b), momentum=0.0, damping=a, curvature="score", **FLAT)
     agree(one_step(opt, p, eps), expected, dtype)
 
 

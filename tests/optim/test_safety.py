@@ -150,7 +150,6 @@ def test_the_posterior_of_another_model_is_refused() -> None:
         (lambda p: ProximalScore(p, 0), "num_data"),
         (lambda p: ProximalScore(p, 10, temperature=0.0), "temperature"),
         (lambda p: ProximalScore(p, 10, solver="newton"), "solver"),
-        (lambda p: ProximalScore(p, 10, lr=2.0), "at most 1"),
         (lambda p: ProximalScore(p, 10, momentum=1.0), "momentum"),
         (lambda p: ProximalScore(p, 10, prior_mean="pretrained"), "prior_mean"),
         (lambda p: ProximalScore(p, 10, prior_mean={}), "named_parameters"),

@@ -51,7 +51,7 @@ class ExactOptions(NamedTuple):
     delta: Tensor
     prior_precision: Tensor  # 1/s0^2
     prior_sd: Tensor
-    lr: Tensor
+    lr: Tensor  # eta
     momentum: Tensor  # beta
     past: Tensor  # 1/(1 - beta^(t-1)), 0 in the first step
     gain: Tensor  # (1 - beta) c/eta, of (5)
@@ -59,7 +59,7 @@ class ExactOptions(NamedTuple):
     damping: Tensor  # a before (9)
     t: Tensor  # number of this update, from 1
     trust: Tensor  # 1: the ridge step as it is, rho = k = 1 and a = damping
-    fisher: Tensor  # B (1 + beta)/2 / (1 - B/N), or 0
+    fisher: Tensor | None  # B (1 + beta)/2 / (1 - B/N) where squared gradients are used
     known: Tensor  # mean slope of the steps before, for (10)
     rho: Tensor  # (7)
     a: Tensor  # (9)
@@ -72,7 +72,7 @@ def settled(o: ExactOptions, moments: Tensor, sizes: Tensor) -> ExactOptions:
     level, V, noise = (torch.where(seen, x, 0.0) for x in measured(moments, past.clamp_min(1), sizes))
     rho = torch.maximum(seen * o.t / (o.t + PATIENCE * noise), o.trust)
     a = o.damping + (o.t / 2 + 10 * rho * V.sqrt()) * (1 - o.trust)
-    moments[:, 2] += torch.where(o.fisher > 0, 1.0, rho) / (a + 1)
+    moments[:, 2] += (rho if o.fisher is None else 1.0) / (a + 1)
     return o._replace(rho=rho, a=a, known=level)
 
 
@@ -92,8 +92,10 @@ def exact_update(
     share = torch.maximum((1 + o.known - tight).clamp(0, 1), o.trust)  # (10)
     seen = scaled * X + tight - 1 - share * (e2 - 1)  # (2)
     one = torch.maximum(o.rho * share, o.trust) * e1 - scaled * (G + o.delta * (mean - prior_mean))  # (1)
-    other = sd * scaled * o.fisher * (G - momentum * o.past).square() + tight - 1  # (11)
-    slope = o.rho * seen + (1 - o.rho) * torch.where(o.fisher > 0, other, 0.0)  # (8)
+    slope = o.rho * seen  # (8)
+    if o.fisher is not None:
+        other = sd * scaled * o.fisher * (G - momentum * o.past).square() + tight - 1  # (11)
+        slope = slope + (1 - o.rho) * other
     centre, weight, free = o.rho * e1, o.a + e2, 1 / o.lr
     inverse = 1 / (weight * free - centre * centre)
     u = (weight * one + centre * slope) * inverse  # (3)

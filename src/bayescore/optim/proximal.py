@@ -19,7 +19,7 @@ from bayescore.optim.exact import PATIENCE, ExactOptions, exact_update, settled
 from bayescore.optim.fused import of_one_draw
 from bayescore.optim.inner import InnerOptions, inner_single, inner_steps
 from bayescore.optim.noise import Noise
-from bayescore.optim.options import positive
+from bayescore.optim.options import positive, start_sd
 from bayescore.optim.precision import follow, precision_sentence, take
 
 __all__ = ["ProximalScore"]
@@ -33,7 +33,8 @@ class ProximalScore(Shell):
     Arguments:
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N.
-        lr: rate of the mean; for the exact solver 1 is a full Newton step with the current precision.
+        lr: rate of the mean. Of the exact solver as of SGD while the sd is the initial one; a weight whose sd
+            has grown by a factor moves faster by its square, up to a full Newton step with its precision.
         momentum: of the mean's gradient.
         solver: "exact" or "gradient".
         damping: exact solver: the precision's memory in steps at the start; it grows by half a step per step.
@@ -109,8 +110,6 @@ class ProximalScore(Shell):
         positive("damping", group["damping"])
         positive("sd_rate", group["sd_rate"])
         check_count("inner_steps", group["inner_steps"])
-        if group["solver"] == "exact" and group["lr"] > 1:
-            raise ValueError(f"lr of the exact solver is at most 1, a full Newton step; got {group['lr']}")
         for name in ("alpha", "floor"):
             if group[name] < 0:
                 raise ValueError(f"{name} must not be negative; got {group[name]}")
@@ -147,7 +146,8 @@ class ProximalScore(Shell):
         group = bucket.group
         N, B, beta = group["num_data"], group["batch_size"], group["momentum"]
         use_squares = B is not None and B < N and draws == 1 and group["curvature"] == "auto"
-        c, lr, t = group["temperature"] / N, group["lr"], group["updates"]
+        c, t = group["temperature"] / N, group["updates"]
+        lr = min(1.0, group["lr"] * c / start_sd(group) ** 2)  # eta: a Newton step with curvature c/sd^2 is 1
         numbers = self._numbers(
             bucket,
             1 / c,
@@ -167,7 +167,8 @@ class ProximalScore(Shell):
             0.0,
             0.0,
         )
-        return ExactOptions(*numbers)
+        o = ExactOptions(*numbers)
+        return o if use_squares else o._replace(fisher=None)
 
     def _inner(self, bucket: Bucket, seen: list[Any]) -> None:
         group, flat = bucket.group, bucket.flat
