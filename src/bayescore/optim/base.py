@@ -174,12 +174,8 @@ class Shell(Sampling):
         if self._bad:
             self._skip(self._bad)
         else:
-            self._count_calm()
+            self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
         return self._bad < len(self._arrived)
-
-    def _count_calm(self) -> None:
-        for group in self.param_groups:
-            group["skipped_in_a_row"] = 0
 
     def _finish(self, draws: int) -> bool:
         """Update from all draws; returns whether anything has moved."""
@@ -197,7 +193,7 @@ class Shell(Sampling):
         if draws > 1:
             self._absorb()
         self._count("updates", 1)
-        self._count_calm()
+        self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
         for bucket in self._gathered(members):
             self._update(bucket, draws, scale)
             self._written(bucket)
