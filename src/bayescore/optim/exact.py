@@ -9,8 +9,12 @@ mean eps_i^2:
     [ -e1     a + e2 ] [w] = [ slope ]                         methods/ridge.py, with b + 1 = 1/eta      (3)
     P <- P (1 + w + w^2/2),  |w| <= 1                                                                    (4)
     momentum <- beta momentum - (1 - beta) (c/sigma) u/eta                                               (5)
-    m <- m - eta (sigma^2/c) momentum/(1 - beta^t) P_old/P_new                                            (6)
-With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0.
+    m <- m - (reach/c) momentum/(1 - beta^t),  reach = eta v,  v = 1/P_new                               (6)
+With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0. The rate lr
+is SGD's at the initial variance v0: eta = min(1, lr c/v0). Where a Newton step with the initial precision is
+shorter than lr, because q starts narrower than the posterior,
+    reach = max(v, over min(v, v0)),  over = max(1, lr c/v0)                                              (6a)
+which is lr at v0, and Newton's step once v has grown to what the data say.
 
 How noisy (2) is decides what it may do. Its variance V is about kappa = N/(batch tau) for one draw, and of
 order 1 for antithetic pairs on the same data. V and the mean slope are tracked per tensor, and a step uses
@@ -54,6 +58,8 @@ class ExactOptions(NamedTuple):
     lr: Tensor  # eta
     momentum: Tensor  # beta
     past: Tensor  # 1/(1 - beta^(t-1)), 0 in the first step
+    start: Tensor  # v0, of (6a)
+    over: Tensor  # of (6a)
     gain: Tensor  # (1 - beta) c/eta, of (5)
     rate: Tensor  # eta/(c (1 - beta^t)), of (6)
     damping: Tensor  # a before (9)
@@ -103,6 +109,7 @@ def exact_update(
     shrink = (1 + w + 0.5 * w * w).rsqrt()  # (4), of sigma
     momentum.mul_(o.momentum).sub_(o.gain * u / sd)  # (5)
     narrow = sd * shrink
-    mean.sub_(o.rate * momentum * narrow * narrow)  # (6)
+    v = narrow * narrow
+    mean.sub_(o.rate * momentum * torch.maximum(v, o.over * torch.minimum(v, o.start)))  # (6), (6a)
     sd.copy_(torch.minimum(narrow, o.prior_sd))
     return seen, seen * seen

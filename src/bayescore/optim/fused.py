@@ -59,7 +59,7 @@ class Pass:
         if not wanted or self._failed:
             return run_in_slices(self.rule, *args)
         if self._fast is None:
-            self._fast = torch.compile(_with_sums(self.rule), dynamic=True)
+            self._fast = _compiled(self.rule)
         try:
             result = self._fast(*args)
         except Exception as error:  # the compiler raises what its backends raise; eager needs none of them
@@ -68,6 +68,18 @@ class Pass:
             return run_in_slices(self.rule, *args)
         self.status = "update compiled"
         return result
+
+
+@functools.cache
+def _compiled(rule: Rule) -> Rule:
+    """The rule with its sums, compiled once for all optimizers of a process.
+
+    The compiler counts its programs per code object and gives up after a few: every rule has its own.
+    """
+    summed = _with_sums(rule)
+    summed.__code__ = summed.__code__.replace(co_name=f"{rule.__name__}_with_sums")
+    compiled: Rule = torch.compile(summed, dynamic=True)
+    return compiled
 
 
 def _with_sums(rule: Rule) -> Rule:

@@ -12,7 +12,7 @@ from bayescore.checks import check_count
 __all__ = ["check_group", "prior_tensor", "start_sd"]
 
 #: widest standard deviation a weight starts with unless the user says otherwise
-WIDEST_START = 0.05
+WIDEST_START = 0.01
 
 
 def positive(name: str, value: Any, *, infinite: bool = False) -> None:
@@ -80,7 +80,7 @@ def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor |
 
 
 def start_sd(group: dict[str, Any]) -> float:
-    """The initial sd: `init_sd`, or that of unit curvature per datum, at most 0.05.
+    """The initial sd: `init_sd`, or that of unit curvature per datum, at most 0.01.
 
     One datum of mean-loss curvature 1 makes the posterior precision num_data/temperature + 1/prior_sd^2.
     """

@@ -6,7 +6,7 @@ and how much of the initial precision has been forgotten, in units of its own me
 which the precision moves towards its estimate). The precision counts as learned where
     - little of the initial value is left:            exp(-forgotten) below a tenth
     - the estimate is not mostly noise:               sd known to better than 5 %, at best sqrt(V/t)/2
-    - and it has arrived:                             the mean slope is below a fifth, or within its error
+    - and it has arrived:                             the mean slope is below a tenth, or within its error
 The error that is stated is a lower bound: it takes all steps for equally informative.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "take"
 
 MEMORY = 0.99  # of the running moments of the slope
 KNOWN = 0.05  # relative error of the sd up to which it counts as learned
-AWAY = 0.2  # mean slope up to which the precision counts as learned, a tenth in the sd
+AWAY = 0.1  # mean slope up to which the precision counts as learned, a twentieth in the sd
 LEFT = 0.1  # share of the initial precision that may be left
 
 

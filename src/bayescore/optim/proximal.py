@@ -34,7 +34,7 @@ class ProximalScore(Shell):
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N.
         lr: rate of the mean. Of the exact solver as of SGD while the sd is the initial one; a weight whose sd
-            has grown by a factor moves faster by its square, up to a full Newton step with its precision.
+            has grown by a factor moves faster by its square, up to a Newton step with its precision.
         momentum: of the mean's gradient.
         solver: "exact" or "gradient".
         damping: exact solver: the precision's memory in steps at the start; it grows by half a step per step.
@@ -42,7 +42,7 @@ class ProximalScore(Shell):
             with `damping` constant.
         inner_steps, optimizer, alpha: gradient solver: N, "adam" or "sgd", weight of the proximal term.
         sd_rate, floor: gradient solver: rate of log sd as a multiple of lr, Adam's floor (optim/inner.py).
-        init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.05.
+        init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.01.
         prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as
             they are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
         temperature: tau; the likelihood is raised to 1/tau.
@@ -147,7 +147,9 @@ class ProximalScore(Shell):
         N, B, beta = group["num_data"], group["batch_size"], group["momentum"]
         use_squares = B is not None and B < N and draws == 1 and group["curvature"] == "auto"
         c, t = group["temperature"] / N, group["updates"]
-        lr = min(1.0, group["lr"] * c / start_sd(group) ** 2)  # eta: a Newton step with curvature c/sd^2 is 1
+        start = start_sd(group) ** 2
+        share = group["lr"] * c / start  # of a Newton step with the initial precision
+        lr = min(1.0, share)
         numbers = self._numbers(
             bucket,
             1 / c,
@@ -157,6 +159,8 @@ class ProximalScore(Shell):
             lr,
             beta,
             1 / (1 - beta ** (t - 1)) if t > 1 else 0.0,
+            start,
+            max(1.0, share),
             (1 - beta) * c / lr,
             lr / (c * (1 - beta**t)),
             group["damping"],
