@@ -90,7 +90,7 @@ class ProximalScore(Shell):
         update_in_backward: bool = False,
     ) -> None:
         if lr is None:
-            lr = 0.2 if solver == "exact" else 3e-3
+            lr = 0.1 if solver == "exact" else 3e-3
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }

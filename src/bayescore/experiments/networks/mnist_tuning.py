@@ -29,7 +29,7 @@ def _product(**choices: Sequence[Any]) -> list[dict[str, Any]]:
 #: eight settings of each method's own two or three most important options
 TRIALS: dict[str, list[dict[str, Any]]] = {
     "Plain": _product(lr=(1e-4, 3e-4), weight_decay=(0.0, 0.1, 1.0, 3.0)),
-    "Ours, exact": _product(lr=(0.03, 0.08), init_sd=(0.006, 0.01, 0.015, 0.02)),
+    "Ours, exact": _product(lr=(0.02, 0.05), init_sd=(0.003, 0.006, 0.01, 0.02)),
     "Ours, gradient": _product(
         solver=("gradient",), lr=(5e-5, 1.5e-4), init_sd=(0.01, 0.02), temperature=(1e-3, 1e-4)
     ),
