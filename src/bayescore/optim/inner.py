@@ -59,17 +59,18 @@ def inner_steps(
 
     The terms are the slope, its square, and one over the rate at which log sd answers to it.
     """
-    m, wide, per = mean, sd, 1 / sd
+    wide, per = sd, 1 / sd
     s1 = -(G + o.c * o.prior_precision * (mean - prior_mean))  # c s, and so for the rest
     s2 = -X - o.c * wide * o.prior_precision
     slope = -wide / o.c * s2 - e2
-    rho, unit = sd.log(), o.c * o.c
-    floor_m = o.floor * unit * 2 * per * per * per + 1e-8 * unit
+    unit = o.c * o.c
     steep = 4 * unit * per * per  # d loss/d rho per unit of slope
+    floor_m = o.floor * 0.5 * steep * per + 1e-8 * unit
     floor_r = o.floor * steep + 1e-8 * unit
     a_m, a_r, b_m, b_r, slow = first_m, first_r, second_m, second_r, 1 / (o.sd_lr * steep)
+    m, tight = mean, per  # tight = 1/sigma
     for fade1, fade2 in zip(o.fades[::2], o.fades[1::2], strict=True):
-        d, q = m - mean, o.c * (-2 * rho).exp()
+        d, q = m - mean, o.c * tight * tight
         e = (1 + o.alpha) * q * (d - wide * e1) + o.alpha * o.c * per * e1 - s1  # (3)
         xe = (1 + o.alpha) * q * (d * e1 - wide * e2) + o.alpha * o.c * per * e2 - s2  # (5)
         grad_m, grad_r = 2 * q * e, -4 * q * (d * e - wide * xe)  # (2) with (4)
@@ -80,15 +81,15 @@ def inner_steps(
             b_r = B2 * b_r + (1 - B2) * grad_r * grad_r
             size = ((b_r * fade2).sqrt() + floor_r) / o.sd_lr
             m = m - o.lr * fade1 * a_m / ((b_m * fade2).sqrt() + floor_m)
-            rho = rho - fade1 * a_r / size
+            tight = tight * (fade1 * a_r / size).exp()
             slow = size / steep
         else:
             a_m = o.momentum * a_m + grad_m
             a_r = o.momentum * a_r + grad_r
             m = m - o.lr * a_m
-            rho = rho - o.sd_lr * a_r
+            tight = tight * (o.sd_lr * a_r).exp()
     mean.copy_(m)
-    sd.copy_(rho.exp())
+    sd.copy_(1 / tight)
     for kept, new in ((first_m, a_m), (first_r, a_r), (second_m, b_m), (second_r, b_r)):
         if kept is not None and new is not None:
             kept.copy_(new)
