@@ -19,6 +19,7 @@ from bayescore.methods.bam import bam_diagonal
 from bayescore.methods.ridge import proximal_ridge
 from bayescore.optim import ADVI, BaM, ProximalScore
 from bayescore.optim.base import Shell
+from bayescore.optim.fused import _compiled
 from bayescore.optim.noise import HASHED
 from bayescore.rng import Streams
 from bayescore.targets import ScoreFunction
@@ -171,6 +172,8 @@ def test_paired_bam_step_is_published_bam_where_the_mean_score_is_zero() -> None
 def trained(shell: str, draws: int, dtype: torch.dtype = torch.float32, **options: object) -> Shell:
     """Three steps on more weights than one slice has, with counter-based noise."""
     p = torch.nn.Parameter(numbers(HASHED + 1000, seed=0).to(dtype))
+    if "sgld" not in shell:
+        options.setdefault("init_sd", 0.05)
     opt = SHELLS[shell]([p], 50, prior_mean=0.1, **options)
     for _ in range(3):
         for _ in range(draws):
@@ -185,6 +188,18 @@ def same(one: Shell, two: Shell) -> None:
         for key in a:
             tolerance = TOLERANCE[a[key].dtype]
             torch.testing.assert_close(a[key], b[key], rtol=tolerance, atol=0.1 * tolerance)
+
+
+def test_without_momentum_none_is_kept_and_the_step_is_the_first_one_of_any_momentum() -> None:
+    found = []
+    for momentum in (0.0, 0.9):
+        p, eps = start(torch.float64, 1)
+        opt = ProximalScore([p], 50, lr=0.1, momentum=momentum)
+        opt.state_dict()  # starts the state
+        opt.param_groups[0]["momentum"] = 0.9  # as a schedule might: nothing is there to be kept
+        found.append(one_step(opt, p, eps)[:1])
+        assert ("momentum" in opt.state[p]) == bool(momentum)
+    torch.testing.assert_close(*found, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("draws", [1, 2])
@@ -227,6 +242,7 @@ def test_every_rule_can_be_traced_by_the_compiler(shell: str, monkeypatch: pytes
 def test_small_networks_are_not_compiled_and_large_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(torch, "compile", lambda rule, **o: asked.append(rule) or rule)
+    monkeypatch.setattr("bayescore.optim.fused._compiled", _compiled.__wrapped__)
     trained("exact", 1)
     assert not asked
     monkeypatch.setattr("bayescore.optim.fused.LARGE", 1000)
@@ -243,6 +259,7 @@ def test_a_failing_compiler_leaves_the_eager_numbers(monkeypatch: pytest.MonkeyP
         return fail
 
     monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr("bayescore.optim.fused._compiled", _compiled.__wrapped__)
     p, eps = start(torch.float64, 1)
     expected = one_step(ProximalScore([p], 50, compiled=False), p, eps)
     p, eps = start(torch.float64, 1)

@@ -58,6 +58,13 @@ METHODS: dict[str, Contestant] = {
             4.5,
             own=True,
         ),
+        Contestant(
+            "proximal-lean",
+            "ProximalScore, exact, update_in_backward, no momentum",
+            ours("ProximalScore", update_in_backward=True, momentum=0.0),
+            3.5,
+            own=True,
+        ),
         Contestant("sgd", "SGD", plain(_SGD, lr=1e-3), 2.1),
         Contestant(
             "proximal-gradient",

@@ -31,7 +31,8 @@ gradients,
     slope_F = (sigma^2/c) F + sigma^2/s0^2 - 1,   F = B/(1 - B/N) (1 + beta)/2 (G - momentum)^2          (11)
 whose relative noise is 2 whatever kappa is. E F = Var_i(grad l_i), the Fisher information of one datum: it
 is the Hessian where the likelihood is that of the data (at any temperature) and differs from it by the
-misfit otherwise. Without B, slope_F = 0: the precision stays where it is until (2) can be trusted.
+misfit otherwise. With beta = 0 no momentum is kept, F = B/(1 - B/N) G^2, and the mean gradient that it
+contains makes sds too small until the mean has arrived. Without B, slope_F = 0: the precision stays where it is until (2) can be trusted.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class ExactOptions(NamedTuple):
     damping: Tensor  # a before (9)
     t: Tensor  # number of this update, from 1
     trust: Tensor  # 1: the ridge step as it is, rho = k = 1 and a = damping
-    fisher: Tensor | None  # B (1 + beta)/2 / (1 - B/N) where squared gradients are used
+    fisher: Tensor | None  # B (1 + beta)/2 / (1 - B/N) of (11) where squared gradients are used
     known: Tensor  # mean slope of the steps before, for (10)
     rho: Tensor  # (7)
     a: Tensor  # (9)
@@ -85,7 +86,7 @@ def settled(o: ExactOptions, moments: Tensor, sizes: Tensor) -> ExactOptions:
 def exact_update(
     mean: Tensor,
     sd: Tensor,
-    momentum: Tensor,
+    momentum: Tensor | None,
     prior_mean: Tensor,
     G: Tensor,
     X: Tensor,
@@ -93,23 +94,26 @@ def exact_update(
     e2: Tensor,
     o: ExactOptions,
 ) -> tuple[Tensor, Tensor]:
-    """Move mean, sd and momentum; the terms are the slope (2) and its square."""
+    """Move mean, sd and momentum, where there is one; the terms are the slope (2) and its square."""
     scaled, tight = sd * o.per_c, sd * sd * o.prior_precision
     share = torch.maximum((1 + o.known - tight).clamp(0, 1), o.trust)  # (10)
     seen = scaled * X + tight - 1 - share * (e2 - 1)  # (2)
     one = torch.maximum(o.rho * share, o.trust) * e1 - scaled * (G + o.delta * (mean - prior_mean))  # (1)
     slope = o.rho * seen  # (8)
     if o.fisher is not None:
-        other = sd * scaled * o.fisher * (G - momentum * o.past).square() + tight - 1  # (11)
+        apart = G if momentum is None else G - momentum * o.past
+        other = sd * scaled * o.fisher * apart.square() + tight - 1  # (11)
         slope = slope + (1 - o.rho) * other
     centre, weight, free = o.rho * e1, o.a + e2, 1 / o.lr
     inverse = 1 / (weight * free - centre * centre)
     u = (weight * one + centre * slope) * inverse  # (3)
     w = ((slope * free + centre * one) * inverse).clamp(-1, 1)
     shrink = (1 + w + 0.5 * w * w).rsqrt()  # (4), of sigma
-    momentum.mul_(o.momentum).sub_(o.gain * u / sd)  # (5)
+    force = -o.gain * u / sd
+    if momentum is not None:
+        force = momentum.mul_(o.momentum).add_(force)  # (5)
     narrow = sd * shrink
     v = narrow * narrow
-    mean.sub_(o.rate * momentum * torch.maximum(v, o.over * torch.minimum(v, o.start)))  # (6), (6a)
+    mean.sub_(o.rate * force * torch.maximum(v, o.over * torch.minimum(v, o.start)))  # (6), (6a)
     sd.copy_(torch.minimum(narrow, o.prior_sd))
     return seen, seen * seen

@@ -35,7 +35,7 @@ class ProximalScore(Shell):
         num_data: size of the training set, N.
         lr: rate of the mean. Of the exact solver as of SGD while the sd is the initial one; a weight whose sd
             has grown by a factor moves faster by its square, up to a Newton step with its precision.
-        momentum: of the mean's gradient.
+        momentum: of the mean's gradient; 0 keeps no momentum, a number less per weight.
         solver: "exact" or "gradient".
         damping: exact solver: the precision's memory in steps at the start; it grows by half a step per step.
         curvature: exact solver: "auto" as in optim/exact.py (7)-(11); "score" for the ridge step as it is,
@@ -117,7 +117,8 @@ class ProximalScore(Shell):
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
         if member.group["solver"] == "exact":
-            member.state["momentum"] = torch.zeros_like(mean)
+            if member.group["momentum"] > 0:
+                member.state["momentum"] = torch.zeros_like(mean)
         else:
             adam = member.group["optimizer"] == "adam"
             for key in ("first_m", "first_r", *(("second_m", "second_r") if adam else ())):
@@ -138,13 +139,13 @@ class ProximalScore(Shell):
         o = settled(self._options(bucket, draws), bucket.moments, bucket.lengths)
         o = o._replace(rho=bucket.spread(o.rho), a=bucket.spread(o.a), known=bucket.spread(o.known))
         rule = exact_single if len(seen) == 2 else exact_update
-        kept = [bucket.flat[key] for key in ("mean", "sd", "momentum")]
+        kept = [bucket.flat["mean"], bucket.flat["sd"], bucket.flat.get("momentum")]
         sums = self._move(bucket, rule, *kept, self._prior_mean(bucket), *seen, o)
         follow(bucket.moments, sums / bucket.lengths[:, None])
 
     def _options(self, bucket: Bucket, draws: int) -> ExactOptions:
         group = bucket.group
-        N, B, beta = group["num_data"], group["batch_size"], group["momentum"]
+        N, B, beta = group["num_data"], group["batch_size"], group["momentum"] * ("momentum" in bucket.flat)
         use_squares = B is not None and B < N and draws == 1 and group["curvature"] == "auto"
         c, t = group["temperature"] / N, group["updates"]
         start = start_sd(group) ** 2
@@ -166,7 +167,7 @@ class ProximalScore(Shell):
             group["damping"],
             t,
             float(group["curvature"] == "score"),
-            B * (1 + beta) / 2 / (1 - B / N) if use_squares else 0.0,
+            B * ((1 + beta) / 2 if beta else 1.0) / (1 - B / N) if use_squares else 0.0,
             0.0,
             0.0,
             0.0,
