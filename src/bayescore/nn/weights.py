@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bayescore.nn.batched import GROUP, batchable, batched
 from bayescore.nn.batchnorm import recalibrated
+from bayescore.nn.head import Passes, last_layer
 from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.posterior import Posterior, check_request
@@ -159,27 +160,23 @@ class WeightPosterior(Posterior):
         batches: list[Any] | None = None,
     ) -> Generator[Tensor, None, None]:
         """The outputs (n, ...) of one draw after the other, in float32 or float64."""
-        place = next(self.model.parameters()).device
         rows = len(parts[0])
         size = max(1, rows if batch_size is None else min(batch_size, rows))
         chunks = [tuple(part[i : i + size] for part in parts) for i in range(0, max(rows, 1), size)]
-        together = samples > 1 and batches is None and self.weights_only and batchable(self.model, size)
+        same = samples > 1 and batches is None and self.weights_only  # but for the weights, from draw to draw
+        together = same and batchable(self.model, size)
+        passes = Passes(self.model, chunks, last_layer(self.model, self.names) if same else None)
         with self._inside() as live:
             for first in range(0, samples, GROUP if together else 1):
                 if together:
                     draws = [self.draw(seed, i) for i in range(first, min(first + GROUP, samples))]
-                    done = [batched(self.model, draws, _moved(chunk, place)) for chunk in chunks]
+                    done = [batched(self.model, draws, passes.moved(chunk)) for chunk in chunks]
                     yield from (self.transform(out) for out in _joined(done, 1))
                     continue
                 with self._drawn(live, seed, first):
                     if batches is not None:
-                        recalibrated(self.model, batches, place)
-                    done = [self.model(*_moved(chunk, place)) for chunk in chunks]
-                    yield self.transform(_joined(done, 0))
-
-
-def _moved(chunk: tuple[Tensor, ...], place: torch.device) -> tuple[Tensor, ...]:
-    return tuple(part.to(place) for part in chunk)
+                        recalibrated(self.model, batches, passes.place)
+                    yield self.transform(_joined(passes(), 0))
 
 
 def _joined(chunks: list[Tensor], dim: int) -> Tensor:

@@ -31,8 +31,9 @@ gradients,
     slope_F = (sigma^2/c) F + sigma^2/s0^2 - 1,   F = B/(1 - B/N) (1 + beta)/2 (G - momentum)^2          (11)
 whose relative noise is 2 whatever kappa is. E F = Var_i(grad l_i), the Fisher information of one datum: it
 is the Hessian where the likelihood is that of the data (at any temperature) and differs from it by the
-misfit otherwise. With beta = 0 no momentum is kept, F = B/(1 - B/N) G^2, and the mean gradient that it
-contains makes sds too small until the mean has arrived. Without B, slope_F = 0: the precision stays where it is until (2) can be trusted.
+misfit otherwise. With beta = 0 no momentum is kept, F = B/(1 - B/N) G^2, and the mean gradient in it makes
+sds too small until the mean has arrived. Without B, slope_F = 0: the precision stays where it is until (2)
+can be trusted.
 """
 
 from __future__ import annotations
