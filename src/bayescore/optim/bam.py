@@ -235,7 +235,8 @@ class BaM(Shell):
             follow(moments, sums / bucket.lengths[:, None])
             lam = 1 / (group["damping"] + t + 10 * (moments[:, 1] / (1 - MEMORY**t)).sqrt())  # (5)
             moments[:, 2] += 2 * lam / (1 + 2 * lam)
-            o = o._replace(lam=bucket.spread(lam))
+            (lam,) = bucket.spread(lam[None])
+            o = o._replace(lam=lam)
         seen = [flat["sum_g"] / draws, flat["sum_e"] / draws, d, e]
         self._move(bucket, bam_paired, flat["mean"], flat["sd"], half, self._prior_mean(bucket), *seen, o)
 

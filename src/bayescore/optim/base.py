@@ -83,9 +83,7 @@ class Shell(Sampling):
         rows, t = [], self._measurements
         for member in self._members():
             size, moments = member.weight.numel(), member.state["moments"]
-            level, _, noise = measured(
-                moments, moments.new_tensor(float(max(t, 1))), moments.new_tensor(size)
-            )
+            level, _, noise = measured(moments, max(t, 1), moments.new_tensor(size))
             rows.append(Slope(size, float(level), float(noise), float(moments[2])))
         return rows
 
@@ -121,6 +119,7 @@ class Shell(Sampling):
             finally:
                 for bucket in self._buckets:
                     bucket.drop_sums()
+                    bucket.made = None
                 for state in self.state.values():
                     for key in [k for k in state if k.startswith("sum_")]:
                         del state[key]

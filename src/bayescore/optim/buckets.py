@@ -47,15 +47,9 @@ class Bucket:
             self._share(key, [m.state[key] for m in members])
         self._views = [m.state["mean"] for m in members]
         self.moments = self._table([m.state["moments"] for m in members]) if "moments" in first else None
-        device = self.flat["mean"].device
         self.lengths = self.flat["mean"].new_tensor([float(n) for n in self.sizes])
-        self._index = (
-            torch.arange(len(members), device=device).repeat_interleave(
-                torch.tensor(self.sizes, device=device), output_size=self.size
-            )
-            if len(members) > 1
-            else None
-        )
+        #: noise of small tensors, kept from the draw to the step that uses it again, and which it is
+        self.made: tuple[Any, Tensor] | None = None
 
     def _share(self, key: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) == 1:
@@ -95,9 +89,12 @@ class Bucket:
         parts = flat.split(self.sizes)
         return [part.view(m.weight.shape) for part, m in zip(parts, self.members, strict=True)]
 
-    def spread(self, values: Tensor) -> Tensor:
-        """One number per member as one per weight; a single member's is left to broadcasting."""
-        return values if self._index is None else values[self._index]
+    def spread(self, table: Tensor) -> tuple[Tensor, ...]:
+        """Rows of a number per member as rows of one per weight; one member's are left to broadcasting."""
+        if len(self.sizes) > 1:
+            columns = zip(table.split(1, 1), self.sizes, strict=True)
+            table = torch.cat([column.expand(len(table), size) for column, size in columns], 1)
+        return table.unbind()
 
     def gathered(self, tensors: Iterable[Tensor]) -> Tensor:
         """The members' tensors as one flat tensor in the state's dtype."""

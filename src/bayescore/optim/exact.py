@@ -38,6 +38,7 @@ can be trusted.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -57,31 +58,36 @@ class ExactOptions(NamedTuple):
     delta: Tensor
     prior_precision: Tensor  # 1/s0^2
     prior_sd: Tensor
-    lr: Tensor  # eta
+    one: Tensor  # 1
+    free: Tensor  # 1/eta
     momentum: Tensor  # beta
     past: Tensor  # 1/(1 - beta^(t-1)), 0 in the first step
     start: Tensor  # v0, of (6a)
     over: Tensor  # of (6a)
-    gain: Tensor  # (1 - beta) c/eta, of (5)
+    gain: Tensor  # -(1 - beta) c/eta, of (5)
     rate: Tensor  # eta/(c (1 - beta^t)), of (6)
-    damping: Tensor  # a before (9)
-    t: Tensor  # number of this update, from 1
-    trust: Tensor  # 1: the ridge step as it is, rho = k = 1 and a = damping
     fisher: Tensor | None  # B (1 + beta)/2 / (1 - B/N) of (11) where squared gradients are used
-    known: Tensor  # mean slope of the steps before, for (10)
+    ceiling: Tensor  # L of (10)
     rho: Tensor  # (7)
     a: Tensor  # (9)
 
 
-def settled(o: ExactOptions, moments: Tensor, sizes: Tensor) -> ExactOptions:
-    """Decide (7), (9) and (10) from the tensors' running moments, those of the steps before."""
-    past = o.t - 1
-    seen = past > 0
-    level, V, noise = (torch.where(seen, x, 0.0) for x in measured(moments, past.clamp_min(1), sizes))
-    rho = torch.maximum(seen * o.t / (o.t + PATIENCE * noise), o.trust)
-    a = o.damping + (o.t / 2 + 10 * rho * V.sqrt()) * (1 - o.trust)
-    moments[:, 2] += (rho if o.fisher is None else 1.0) / (a + 1)
-    return o._replace(rho=rho, a=a, known=level)
+def settled(moments: Tensor, sizes: Tensor, t: int, damping: float, trust: bool, squares: bool) -> Tensor:
+    """L of (10), (7) and (9) of update number t, one column per tensor, from the moments of those before.
+
+    Arguments:
+        trust: the ridge step as it is: rho = k = 1 and a = damping.
+        squares: the precision moves by squared gradients where it does not by eps*score.
+    """
+    if trust or t == 1:
+        row = moments.new_tensor([math.inf, 1.0, damping] if trust else [1.0, 0.0, damping + 0.5])
+        table = row[:, None].expand(3, len(moments))
+    else:
+        level, V, noise = measured(moments, t - 1, sizes)
+        rho = 1 / (1 + PATIENCE / t * noise)
+        table = torch.stack([1 + level, rho, 10 * rho * V.sqrt() + (damping + t / 2)])
+    moments[:, 2] += (1.0 if squares else table[1]) / (table[2] + 1)
+    return table
 
 
 def exact_update(
@@ -97,23 +103,22 @@ def exact_update(
 ) -> tuple[Tensor, Tensor]:
     """Move mean, sd and momentum, where there is one; the terms are the slope (2) and its square."""
     scaled, tight = sd * o.per_c, sd * sd * o.prior_precision
-    share = torch.maximum((1 + o.known - tight).clamp(0, 1), o.trust)  # (10)
-    seen = scaled * X + tight - 1 - share * (e2 - 1)  # (2)
-    one = torch.maximum(o.rho * share, o.trust) * e1 - scaled * (G + o.delta * (mean - prior_mean))  # (1)
+    share = (o.ceiling - tight).clamp(0, 1)  # (10)
+    seen = torch.addcmul(tight + share, scaled, X) - torch.addcmul(o.one, share, e2)  # (2)
+    pull = G + o.delta * (mean - prior_mean)
+    one = o.rho * share * e1 - scaled * pull  # (1)
     slope = o.rho * seen  # (8)
     if o.fisher is not None:
         apart = G if momentum is None else G - momentum * o.past
-        other = sd * scaled * o.fisher * apart.square() + tight - 1  # (11)
-        slope = slope + (1 - o.rho) * other
-    centre, weight, free = o.rho * e1, o.a + e2, 1 / o.lr
-    inverse = 1 / (weight * free - centre * centre)
-    u = (weight * one + centre * slope) * inverse  # (3)
-    w = ((slope * free + centre * one) * inverse).clamp(-1, 1)
-    shrink = (1 + w + 0.5 * w * w).rsqrt()  # (4), of sigma
-    force = -o.gain * u / sd
+        slope = slope + (1 - o.rho) * (sd * scaled * o.fisher * apart.square() + tight - o.one)  # (11)
+    centre, weight = o.rho * e1, o.a + e2
+    inverse = (weight * o.free - centre * centre).reciprocal()
+    u = torch.addcmul(weight * one, centre, slope) * inverse  # (3)
+    w = (torch.addcmul(slope * o.free, centre, one) * inverse).clamp(-1, 1)
+    narrow = sd * torch.addcmul(o.one + w, w, w, value=0.5).rsqrt()  # (4), of sigma
+    force = o.gain * u / sd
     if momentum is not None:
         force = momentum.mul_(o.momentum).add_(force)  # (5)
-    narrow = sd * shrink
     v = narrow * narrow
     mean.sub_(o.rate * force * torch.maximum(v, o.over * torch.minimum(v, o.start)))  # (6), (6a)
     sd.copy_(torch.minimum(narrow, o.prior_sd))

@@ -39,14 +39,14 @@ def take(moments: Tensor, means: Tensor, weight: float) -> None:
     moments[..., 2] += weight / means[..., 2]
 
 
-def measured(moments: Tensor, t: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def measured(moments: Tensor, t: int, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean slope, its mean square V, and the relative variance of one step's curvature, after t steps.
 
     Relative to the curvature that the mean slope shows beyond twice its own error.
     """
     weight = 1 - MEMORY**t
-    level, V = (moments[..., :2] / weight).unbind(-1)
-    error = (V * (1 - MEMORY) / (weight * size)).sqrt()  # of the mean slope
+    level, V, _ = (moments / weight).unbind(-1)
+    error = (V / size * ((1 - MEMORY) / weight)).sqrt()  # of the mean slope
     sure = (level - 2 * error).clamp_min(0)
     return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()
 

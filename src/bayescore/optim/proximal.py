@@ -135,45 +135,42 @@ class ProximalScore(Shell):
             self._exact(bucket, seen, draws)
 
     def _exact(self, bucket: Bucket, seen: list[Any], draws: int) -> None:
-        assert bucket.moments is not None
-        o = settled(self._options(bucket, draws), bucket.moments, bucket.lengths)
-        o = o._replace(rho=bucket.spread(o.rho), a=bucket.spread(o.a), known=bucket.spread(o.known))
+        moments, group = bucket.moments, bucket.group
+        assert moments is not None
+        B = group["batch_size"]
+        squares = B is not None and group["num_data"] > B and draws == 1 and group["curvature"] == "auto"
+        trust = group["curvature"] == "score"
+        table = settled(moments, bucket.lengths, group["updates"], group["damping"], trust, squares)
+        o = self._options(bucket, squares, *bucket.spread(table))
         rule = exact_single if len(seen) == 2 else exact_update
-        kept = [bucket.flat["mean"], bucket.flat["sd"], bucket.flat.get("momentum")]
-        sums = self._move(bucket, rule, *kept, self._prior_mean(bucket), *seen, o)
-        follow(bucket.moments, sums / bucket.lengths[:, None])
+        flat, prior = bucket.flat, self._prior_mean(bucket)
+        sums = self._move(bucket, rule, flat["mean"], flat["sd"], flat.get("momentum"), prior, *seen, o)
+        follow(moments, sums / bucket.lengths[:, None])
 
-    def _options(self, bucket: Bucket, draws: int) -> ExactOptions:
+    def _options(self, bucket: Bucket, squares: bool, *of_tensors: Tensor) -> ExactOptions:
         group = bucket.group
         N, B, beta = group["num_data"], group["batch_size"], group["momentum"] * ("momentum" in bucket.flat)
-        use_squares = B is not None and B < N and draws == 1 and group["curvature"] == "auto"
         c, t = group["temperature"] / N, group["updates"]
         start = start_sd(group) ** 2
         share = group["lr"] * c / start  # of a Newton step with the initial precision
-        lr = min(1.0, share)
-        numbers = self._numbers(
+        eta = min(1.0, share)
+        *numbers, fisher = self._numbers(
             bucket,
             1 / c,
             c * group["prior_sd"] ** -2.0,
             group["prior_sd"] ** -2.0,
             group["prior_sd"],
-            lr,
+            1.0,
+            1 / eta,
             beta,
             1 / (1 - beta ** (t - 1)) if t > 1 else 0.0,
             start,
             max(1.0, share),
-            (1 - beta) * c / lr,
-            lr / (c * (1 - beta**t)),
-            group["damping"],
-            t,
-            float(group["curvature"] == "score"),
-            B * ((1 + beta) / 2 if beta else 1.0) / (1 - B / N) if use_squares else 0.0,
-            0.0,
-            0.0,
-            0.0,
+            -(1 - beta) * c / eta,
+            eta / (c * (1 - beta**t)),
+            B * ((1 + beta) / 2 if beta else 1.0) / (1 - B / N) if squares else 0.0,
         )
-        o = ExactOptions(*numbers)
-        return o if use_squares else o._replace(fisher=None)
+        return ExactOptions._make((*numbers, fisher if squares else None, *of_tensors))
 
     def _inner(self, bucket: Bucket, seen: list[Any]) -> None:
         group, flat = bucket.group, bucket.flat
