@@ -112,11 +112,11 @@ def exact_update(
         apart = G if momentum is None else G - momentum * o.past
         slope = slope + (1 - o.rho) * (sd * scaled * o.fisher * apart.square() + tight - o.one)  # (11)
     centre, weight = o.rho * e1, o.a + e2
-    inverse = (weight * o.free - centre * centre).reciprocal()
-    u = torch.addcmul(weight * one, centre, slope) * inverse  # (3)
-    w = (torch.addcmul(slope * o.free, centre, one) * inverse).clamp(-1, 1)
+    per = (sd * (weight * o.free - centre * centre)).reciprocal()  # 1/sd and 1/determinant
+    u = torch.addcmul(weight * one, centre, slope) * per  # (3), u/sd
+    w = (torch.addcmul(slope * o.free, centre, one) * per * sd).clamp(-1, 1)
     narrow = sd * torch.addcmul(o.one + w, w, w, value=0.5).rsqrt()  # (4), of sigma
-    force = o.gain * u / sd
+    force = o.gain * u
     if momentum is not None:
         force = momentum.mul_(o.momentum).add_(force)  # (5)
     v = narrow * narrow

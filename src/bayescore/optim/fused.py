@@ -78,7 +78,8 @@ def _compiled(rule: Rule) -> Rule:
     """
     summed = _with_sums(rule)
     summed.__code__ = summed.__code__.replace(co_name=f"{rule.__name__}_with_sums")
-    compiled: Rule = torch.compile(summed, dynamic=True)
+    fused: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}  # multiply-adds on a CPU
+    compiled: Rule = torch.compile(summed, dynamic=True, options=fused)
     return compiled
 
 
