@@ -17,7 +17,7 @@ from torch import Tensor
 from bayescore.methods.descent import B1, B2
 from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
-from bayescore.optim.noise import Noise, drawn
+from bayescore.optim.noise import Noise, Placed, drawn
 from bayescore.optim.options import positive
 from bayescore.optim.precision import precision_sentence, take
 
@@ -117,7 +117,7 @@ class ADVI(Shell):
         for key in MOMENTS:
             member.state[key] = torch.zeros_like(mean)
 
-    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
         flat, group = bucket.flat, bucket.group
         o = ADVIOptions(
             *self._numbers(

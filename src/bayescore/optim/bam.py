@@ -32,7 +32,7 @@ from torch import Tensor
 
 from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
-from bayescore.optim.noise import Noise, drawn
+from bayescore.optim.noise import Noise, Placed, drawn
 from bayescore.optim.options import positive
 from bayescore.optim.precision import MEMORY, follow, precision_sentence
 
@@ -211,7 +211,7 @@ class BaM(Shell):
             sums = bucket.zeros("sum_g", "sum_e", "sum_first_g")
             self._run(bucket, collect_first, *sums, g, noise)
 
-    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:  # noqa: ARG002
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:  # noqa: ARG002
         (self._published if bucket.group["published"] else self._paired)(bucket, draws)
 
     def _paired(self, bucket: Bucket, draws: int) -> None:

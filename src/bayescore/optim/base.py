@@ -25,8 +25,8 @@ from bayescore.nn.posterior import Posterior
 from bayescore.optim.arriving import check_arriving, hooked, is_spent
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
-from bayescore.optim.fused import Rule, and_write
-from bayescore.optim.noise import Noise
+from bayescore.optim.fused import Rule, and_write, from_draw
+from bayescore.optim.noise import Noise, Placed
 from bayescore.optim.precision import Slope, measured
 from bayescore.optim.sampling import Sampling, finite
 
@@ -61,12 +61,27 @@ class Shell(Sampling):
 
     def _move(self, bucket: Bucket, rule: Rule, mean: Tensor, *args: Any) -> Any:
         """Apply a rule that moves the mean, and write the new mean into the module in the same pass."""
+        for placed in (a for a in args if isinstance(a, Placed)):
+            others = [a for a in args if a is not placed]
+            taking = from_draw(rule, placed.difference)
+            return self._run(bucket, taking, placed.draw, placed.mean, *others)
         if bucket.whole is None:
             return self._run(bucket, rule, mean, *args)
         return self._run(bucket, and_write(rule), bucket.whole, mean, *args)
 
+    def _present_noise(self, bucket: Bucket) -> Noise | Placed:
+        """eps of the only draw of this step, from the draw itself where it is still there."""
+        if bucket.keeps_draws:
+            weight, whole, mean = bucket.members[0].weight, bucket.whole, bucket.flat["mean"]
+            assert whole is not None
+            if weight in self._set_aside:
+                return Placed(mean, whole, difference=True)
+            if self._open:
+                return Placed(whole, mean, difference=False)
+        return self.noise(bucket, 0)
+
     @abstractmethod
-    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
         """Update a bucket: from gradient and noise if there was one draw, else from the sums (both None)."""
 
     def _precision_status(self) -> str:
@@ -117,6 +132,7 @@ class Shell(Sampling):
             try:
                 self._finish(draws)
             finally:
+                self._settle()  # tensors that had no gradient, or whose update was left out
                 for bucket in self._buckets:
                     bucket.drop_sums()
                     bucket.made = None
@@ -154,7 +170,7 @@ class Shell(Sampling):
     def _arrive(self, bucket: Bucket, *gradients: Tensor) -> None:
         self._arrived.add(id(bucket))
         if finite(gradients):
-            self._apply(bucket, bucket.gathered(gradients), self.noise(bucket, 0), 1)
+            self._apply(bucket, bucket.gathered(gradients), self._present_noise(bucket), 1)
         else:
             self._bad += 1
             self._restore(bucket)
@@ -202,7 +218,7 @@ class Shell(Sampling):
     def _update(self, bucket: Bucket, draws: int, scale: float) -> None:
         if draws == 1:
             g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
-            self._apply(bucket, g if scale == 1.0 else g / scale, self.noise(bucket, 0), 1)
+            self._apply(bucket, g if scale == 1.0 else g / scale, self._present_noise(bucket), 1)
             return
         for key in [k for k in bucket.flat if k.startswith("sum_") and "g" in k]:
             bucket.flat[key].div_(scale ** key.count("g"))
@@ -254,6 +270,7 @@ class Shell(Sampling):
         """The posterior over the weights of `model` as it stands now; later steps do not change it."""
         if self._open:
             raise RuntimeError("posterior() was called inside sample(); close the block first")
+        self._settle()
         members = {m.weight: m for m in self._members()}
         names = {name: members[p] for name, p in model.named_parameters() if p in members}
         if len(names) != len(members):

@@ -80,6 +80,13 @@ class Bucket:
         return self.sizes[0] >= SMALL
 
     @property
+    def keeps_draws(self) -> bool:
+        """Whether a draw has all its digits in the module's weights, and is worth more than its making."""
+        whole = self.whole
+        perturbed = "sd" in self.flat and self.alone
+        return perturbed and whole is not None and whole.dtype == self.flat["mean"].dtype
+
+    @property
     def stands(self) -> bool:
         """Whether the members' state still is this bucket's."""
         return all(m.state.get("mean") is view for m, view in zip(self.members, self._views, strict=True))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bayescore.optim.noise import HASHED, Key, drawn
 
-__all__ = ["Pass", "Rule", "and_write", "of_one_draw", "run_in_slices"]
+__all__ = ["Pass", "Rule", "and_write", "from_draw", "of_one_draw", "run_in_slices"]
 
 LARGE = 2_000_000  # weights from which compiling pays within a short training run
 SLICE = 1 << 15  # weights per slice: what a rule computes on the way then stays in the cache
@@ -129,8 +129,24 @@ def and_write(rule: Rule) -> Rule:
     return writing
 
 
+@functools.cache
+def from_draw(rule: Rule, difference: bool) -> Rule:
+    """`rule(mean, sd, ..., noise, o)` as `rule(draw, mean, sd, ..., o)`: eps = (theta - mean)/sd.
+
+    The draw is theta, or theta - mean. The new mean takes its place.
+    """
+
+    def taking(draw: Tensor, mean: Tensor, sd: Tensor, *rest: Any) -> Any:
+        *others, o = rest
+        terms = rule(mean, sd, *others, (draw if difference else draw - mean) / sd, o)
+        draw.copy_(mean)
+        return terms
+
+    return taking
+
+
 def of_one_draw(rule: Rule) -> Rule:
-    """`rule(mean, ..., G, X, e1, e2, o)` as `rule(mean, ..., g, noise, o)`: the statistics are not stored."""
+    """`rule(mean, sd, ..., G, X, e1, e2, o)` as `rule(mean, sd, ..., g, noise, o)`."""
 
     def single(*args: Any) -> Any:
         *state, g, noise, o = args

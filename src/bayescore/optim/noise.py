@@ -29,11 +29,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["HASHED", "Key", "Noise", "drawn", "hashed", "hashed_normal", "key_of", "torch_normal"]
+__all__ = ["HASHED", "Key", "Noise", "Placed", "drawn", "hashed", "hashed_normal", "key_of", "torch_normal"]
 
 #: weights of a tensor from which its noise is counter-based
 HASHED = 1 << 16
 MASK = (1 << 64) - 1
+
+
+class Placed(NamedTuple):
+    """A draw that is still there: eps = (theta - mean)/sd, with an error of theta's last digit over sd.
+
+    That costs a subtraction and a division; making eps again costs ten times as much.
+    """
+
+    draw: Tensor
+    mean: Tensor
+    difference: bool  # the draw is theta - mean
 
 
 class Key(NamedTuple):
@@ -112,6 +123,6 @@ def hashed_normal(key: Key, like: Tensor) -> Tensor:
     return key.sign * x * _quantile(z)  # (3)
 
 
-def drawn(noise: Noise, like: Tensor) -> Tensor:
+def drawn(noise: Tensor | Key, like: Tensor) -> Tensor:
     """The noise as numbers; a rule calls this where it needs them."""
     return hashed_normal(noise, like) if isinstance(noise, Key) else noise

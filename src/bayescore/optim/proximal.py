@@ -18,7 +18,7 @@ from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.exact import PATIENCE, ExactOptions, exact_update, settled
 from bayescore.optim.fused import of_one_draw
 from bayescore.optim.inner import InnerOptions, inner_single, inner_steps
-from bayescore.optim.noise import Noise
+from bayescore.optim.noise import Noise, Placed
 from bayescore.optim.options import positive, start_sd
 from bayescore.optim.precision import follow, precision_sentence, take
 
@@ -124,7 +124,7 @@ class ProximalScore(Shell):
             for key in ("first_m", "first_r", *(("second_m", "second_r") if adam else ())):
                 member.state[key] = torch.zeros_like(mean)
 
-    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
         if g is None:
             seen: list[Any] = [bucket.flat[key].div_(draws) for key in ("sum_g", "sum_xg", "sum_e", "sum_ee")]
         else:

@@ -19,7 +19,7 @@ from bayescore.checks import check_count
 from bayescore.nn.posterior import Posterior
 from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
-from bayescore.optim.noise import Noise, drawn
+from bayescore.optim.noise import Noise, Placed, drawn
 
 __all__ = ["SGLD", "psgld_step", "sgld_step"]
 
@@ -102,7 +102,7 @@ class SGLD(Shell):
     def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:  # noqa: ARG002
         bucket.zeros("sum_g")[0].add_(g)
 
-    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | None, draws: int) -> None:
+    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
         flat, group = bucket.flat, bucket.group
         G = flat["sum_g"] / draws if g is None else g
         xi = self.noise(bucket, 0) if noise is None else noise
