@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
 
 __all__ = ["check_group", "prior_tensor", "start_sd"]
 
-#: widest standard deviation a weight starts with unless the user says otherwise
-WIDEST_START = 0.01
+#: widest standard deviation that weights start with unless the user says so, and as a share of their size
+WIDEST_START, WIDEST_SHARE = 0.05, 0.5
 
 
 def positive(name: str, value: Any, *, infinite: bool = False) -> None:
@@ -80,11 +81,16 @@ def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor |
 
 
 def start_sd(group: dict[str, Any]) -> float:
-    """The initial sd: `init_sd`, or that of unit curvature per datum, at most 0.01.
+    """The initial sd where none is given: that of unit curvature per datum, within bounds.
 
-    One datum of mean-loss curvature 1 makes the posterior precision num_data/temperature + 1/prior_sd^2.
+    One datum of mean-loss curvature 1 makes the posterior precision num_data/temperature + 1/prior_sd^2. The
+    bounds are 0.05, and half of the root mean square of the group's weights: beyond it the noise drowns the
+    network that training starts from.
     """
-    if group["init_sd"] is not None:
-        return float(group["init_sd"])
     precision = group["num_data"] / group["temperature"] + group["prior_sd"] ** -2.0
-    return float(min(WIDEST_START, precision**-0.5))
+    found = min(WIDEST_START, precision**-0.5)
+    weights = [p.detach() for p in group["params"] if not p.is_meta]
+    squares = sum(float(torch.linalg.vector_norm(p)) ** 2 for p in weights)
+    if squares > 0 and math.isfinite(squares):
+        found = min(found, WIDEST_SHARE * math.sqrt(squares / sum(p.numel() for p in weights)))
+    return float(found)

@@ -19,7 +19,7 @@ from bayescore.optim.exact import PATIENCE, ExactOptions, exact_update, settled
 from bayescore.optim.fused import of_one_draw
 from bayescore.optim.inner import InnerOptions, inner_single, inner_steps
 from bayescore.optim.noise import Noise, Placed
-from bayescore.optim.options import positive, start_sd
+from bayescore.optim.options import positive
 from bayescore.optim.precision import follow, precision_sentence, take
 
 __all__ = ["ProximalScore"]
@@ -42,7 +42,8 @@ class ProximalScore(Shell):
             with `damping` constant.
         inner_steps, optimizer, alpha: gradient solver: N, "adam" or "sgd", weight of the proximal term.
         sd_rate, floor: gradient solver: rate of log sd as a multiple of lr, Adam's floor (optim/inner.py).
-        init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.01.
+        init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.05 and at most
+            half of the weights' root mean square.
         prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as
             they are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
         temperature: tau; the likelihood is raised to 1/tau.
@@ -151,7 +152,7 @@ class ProximalScore(Shell):
         group = bucket.group
         N, B, beta = group["num_data"], group["batch_size"], group["momentum"] * ("momentum" in bucket.flat)
         c, t = group["temperature"] / N, group["updates"]
-        start = start_sd(group) ** 2
+        start = group["init_sd"] ** 2
         share = group["lr"] * c / start  # of a Newton step with the initial precision
         eta = min(1.0, share)
         *numbers, fisher = self._numbers(

@@ -100,6 +100,8 @@ class Sampling(torch.optim.Optimizer):
             for p in group["params"]:
                 if not p.is_floating_point():
                     raise TypeError(f"weights must be real floating point numbers; got {p.dtype}")
+            if group["init_sd"] is None:
+                group["init_sd"] = start_sd(group)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -111,7 +113,7 @@ class Sampling(torch.optim.Optimizer):
 
     def _start(self, member: Member, mean: Tensor) -> None:
         """Add the method's tensors to the state."""
-        member.state["sd"] = torch.full_like(mean, start_sd(member.group))
+        member.state["sd"] = torch.full_like(mean, member.group["init_sd"])
 
     def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:
         """Add a draw to the running sums of a step with several draws."""
