@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import json
 import math
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -104,6 +107,15 @@ def test_members_and_arms_are_listed_for_every_percentage():
 def test_every_tuned_method_has_as_many_trials():
     assert {len(trials) for trials in mnist_tuning.TRIALS.values()} == {8}
     assert set(mnist_tuning.TRIALS) == set(TUNED)
+
+
+def test_the_settings_of_the_experiment_are_those_that_won_on_validation():
+    table = Path(__file__).parents[2] / "results" / "mnist-tuning" / "table.csv"
+    with table.open() as file:
+        rows = [dict(zip(("method", "options", "nll", "epoch", "place", "used"), row, strict=True))
+                for row in list(csv.reader(file))[1:]]  # fmt: skip
+    best = {row["method"]: json.loads(row["options"]) for row in rows if row["place"] == "best"}
+    assert best == {name: spec["options"] for name, spec in TUNED.items()}
 
 
 @pytest.mark.skipif("BAYESCORE_DATA" not in os.environ, reason="MNIST is read from the folder BAYESCORE_DATA")

@@ -14,7 +14,6 @@ SHOWN = {
     "noise_ns": ("noise, ns\nper number", "{:.3g}"),
     "gigabytes_per_second": ("GB/s", "{:.1f}"),
     "share_of_copy": ("share of\ncopy_", "{:.0%}"),
-    "share_without_noise": ("share\nwithout noise", "{:.0%}"),
     "seconds_per_sample": ("seconds per\nsample", "{:.3g}"),
     "overhead_per_sample": ("of it beyond\nforward and draw", "{:.3g}"),
 }
