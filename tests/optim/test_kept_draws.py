@@ -1,0 +1,109 @@
+"""From the end of a block to the step, the draw of a large tensor lies where its mean was: nobody notices."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bayescore.optim import ADVI, ProximalScore
+from bayescore.optim.base import Shell
+
+SIZE = 200
+
+
+@pytest.fixture(autouse=True)
+def _tensors_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
+
+
+def start(kind: type[Shell] = ProximalScore, **options: object) -> tuple[nn.Module, Shell, Tensor]:
+    model = nn.ParameterDict({k: nn.Parameter(torch.linspace(-1, 1, SIZE)) for k in ("one", "two")})
+    return model, kind(model.parameters(), 50, **options), torch.linspace(-1, 1, SIZE)
+
+
+def block(model: nn.Module, opt: Shell, *names: str) -> Tensor:
+    """A block in which `names` get a gradient; returns the first one's draw."""
+    with opt.sample():
+        draw = next(iter(model.parameters())).detach().clone()
+        for name in names:
+            p = model[name]  # type: ignore[index]
+            p.grad = p.detach().tanh() / 10
+    return draw
+
+
+@pytest.mark.parametrize("kind", [ProximalScore, ADVI])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_step_is_that_of_noise_made_again(
+    kind: type[Shell], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for keep in (True, False):
+        if not keep:
+            monkeypatch.setattr("bayescore.optim.buckets.Bucket.keeps_draws", property(lambda _: False))
+        model = nn.ParameterDict({"one": nn.Parameter(torch.linspace(-1, 1, SIZE, dtype=dtype))})
+        opt = kind(model.parameters(), 50, init_sd=0.05)
+        for _ in range(3):
+            block(model, opt, "one")
+            assert bool(opt._set_aside) is keep
+            opt.step()
+            assert not opt._set_aside
+        found.append(opt.state[model["one"]])
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for key in found[0]:
+        torch.testing.assert_close(found[0][key], found[1][key], rtol=tolerance, atol=tolerance)
+
+
+def test_the_mean_is_in_the_module_and_in_the_posterior_when_a_block_ends() -> None:
+    model, opt, mean = start()
+    draw = block(model, opt, "one", "two")
+    assert not torch.equal(draw, mean)
+    assert torch.equal(model["one"], mean)
+    assert torch.equal(opt.posterior(model).mean["one"], mean)
+    opt.step()  # after which the noise is made again
+    assert not torch.equal(model["one"], mean)
+
+
+def test_weights_that_somebody_writes_before_the_step_are_taken_over() -> None:
+    model, opt, mean = start(lr=1e-6)
+    block(model, opt, "one", "two")
+    with torch.no_grad():
+        model["one"].add_(1.0)
+    opt.step()
+    torch.testing.assert_close(model["one"].detach(), mean + 1, rtol=0, atol=1e-4)
+    torch.testing.assert_close(opt.state[model["one"]]["mean"], mean + 1, rtol=0, atol=1e-4)
+
+
+def test_tensors_without_a_gradient_and_updates_left_out_keep_their_mean() -> None:
+    model, opt, mean = start()
+    block(model, opt, "one")
+    opt.step()
+    assert torch.equal(opt.state[model["two"]]["mean"], mean)
+    before = opt.state[model["one"]]["mean"].clone()
+    block(model, opt, "one", "two")
+    model["one"].grad[0] = torch.nan
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        opt.step()
+    assert torch.equal(opt.state[model["one"]]["mean"], before)
+    assert torch.equal(model["one"], before)
+    assert torch.equal(opt.state[model["two"]]["mean"], mean)
+
+
+def test_a_copy_in_the_middle_of_a_step_holds_the_mean() -> None:
+    model, opt, mean = start()
+    block(model, opt, "one", "two")
+    twin = copy.deepcopy(opt)
+    (first, *_) = twin.state.values()
+    assert torch.equal(first["mean"], mean)
+    opt.step()
+
+
+def test_a_second_draw_before_the_step_is_about_the_same_mean() -> None:
+    model, opt, mean = start()
+    one = block(model, opt, "one", "two")
+    two = block(model, opt, "one", "two")
+    torch.testing.assert_close(one + two, 2 * mean)
+    opt.step()
+    assert opt.param_groups[0]["last_draws"] == 2
