@@ -176,7 +176,7 @@ def test_scaling_knows_the_bandwidth_and_the_cost_per_weight(pretend):
     numbers = {row.arm: row.numbers for row in update.rows[: len(SCALED)]}
     assert numbers["proximal"]["ns_per_weight"] == 1e9 * 3.0 / 1000
     assert numbers["copy"]["share_of_copy"] == 1.0
-    assert numbers["proximal"]["share_of_copy"] == 4.0  # 8 numbers against 2 in the same time
+    assert numbers["proximal"]["share_of_copy"] == 4.5  # 9 numbers against 2 in the same time
     assert numbers["proximal"]["noise_ns"] == 0.0  # sample() was as fast as 2.5 copies would be slow
     assert [row.problem for row in draws.rows] == [f"S = {s}" for s in (1, 2, 5, 10, 20, 50)]
 
