@@ -26,9 +26,10 @@ from bayescore.optim.arriving import check_arriving, hooked, is_spent
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.fused import Rule, and_write, from_draw
+from bayescore.optim.gradients import finite, scale_of
 from bayescore.optim.noise import Noise, Placed
 from bayescore.optim.precision import Slope, measured
-from bayescore.optim.sampling import Sampling, finite
+from bayescore.optim.sampling import Sampling
 
 __all__ = ["Shell"]
 
@@ -199,7 +200,7 @@ class Shell(Sampling):
         members = [m for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
         if not any(m.weight.grad is not None for m in members):
             raise RuntimeError(GONE)
-        scale = self._scale(draws)
+        scale = scale_of(self, draws)
         parts = [m.weight.grad for m in members if m.weight.grad is not None]
         parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
         if scale is None or not finite(parts):
@@ -223,19 +224,6 @@ class Shell(Sampling):
         for key in [k for k in bucket.flat if k.startswith("sum_") and "g" in k]:
             bucket.flat[key].div_(scale ** key.count("g"))
         self._apply(bucket, None, None, draws)
-
-    def _scale(self, draws: int) -> float | None:
-        """The factor a GradScaler put on the gradients; None if it found them not finite."""
-        if not hasattr(self, "found_inf"):
-            return 1.0
-        if bool(self.found_inf):
-            return None
-        scale = getattr(self, "grad_scale", None)
-        if scale is None and draws > 1:
-            raise RuntimeError(
-                "GradScaler.unscale_ reaches the last of several draws only; leave it out, or make one draw"
-            )
-        return 1.0 if scale is None else float(scale)
 
     def _skip(self, count: int = 1) -> None:
         self._count("skipped", count)

@@ -10,7 +10,7 @@ its place in the state, because dividing that by sd is ten times cheaper than ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -18,43 +18,12 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.buckets import Bucket, Member, bucketed
+from bayescore.optim.draws import collect_draw, draw_weights, set_aside
 from bayescore.optim.fused import Pass, Rule
-from bayescore.optim.noise import HASHED, Noise, drawn, hashed, key_of, torch_normal
+from bayescore.optim.noise import HASHED, Noise, hashed, key_of, torch_normal
 from bayescore.optim.options import check_group, prior_tensor, start_sd
 
-__all__ = ["Sampling", "finite"]
-
-
-def draw_weights(weight: Tensor, mean: Tensor, sd: Tensor, noise: Noise) -> None:
-    """theta = mean + sd * eps, written into the module."""
-    weight.copy_(torch.addcmul(mean, sd, drawn(noise, mean)))
-
-
-def set_aside(weight: Tensor, mean: Tensor) -> None:
-    """The mean goes into the module, and theta - mean to where it was."""
-    apart = weight - mean
-    weight.copy_(mean)
-    mean.copy_(apart)
-
-
-def collect_draw(
-    sum_g: Tensor, sum_xg: Tensor, sum_e: Tensor, sum_ee: Tensor, g: Tensor, noise: Noise
-) -> None:
-    """Add a draw to the running sums of a step with several draws."""
-    eps = drawn(noise, g)
-    sum_g.add_(g)
-    sum_xg.addcmul_(eps, g)
-    sum_e.add_(eps)
-    sum_ee.addcmul_(eps, eps)
-
-
-def finite(parts: Sequence[Tensor]) -> bool:
-    """Whether every number is finite: the extremes are not where any is not, and cost a tenth of asking."""
-    extremes: dict[Any, list[Tensor]] = {}
-    for part in parts:
-        if part.numel():
-            extremes.setdefault((part.dtype, part.device), []).extend(part.aminmax())
-    return all(bool(torch.stack(found).isfinite().all()) for found in extremes.values())
+__all__ = ["Sampling"]
 
 
 class Sampling(torch.optim.Optimizer):
