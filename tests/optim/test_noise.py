@@ -112,7 +112,11 @@ def test_slices_and_threads_change_no_bit() -> None:
 
 
 @pytest.mark.parametrize("size", [100, HASHED])
-def test_noise_depends_on_every_number_and_on_no_other_parameter(size: int) -> None:
+def test_noise_depends_on_every_number_and_on_no_other_parameter(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bayescore.optim.noise.LARGE", 0)
+
     def noise(seed: int, step: int, draw: int, sizes: tuple[int, ...]) -> list[Tensor]:
         weights = [torch.nn.Parameter(torch.zeros(n)) for n in sizes]
         opt = ProximalScore(weights, 10, seed=seed)

@@ -20,7 +20,7 @@ from bayescore.methods.ridge import proximal_ridge
 from bayescore.optim import ADVI, BaM, ProximalScore
 from bayescore.optim.base import Shell
 from bayescore.optim.fused import _compiled
-from bayescore.optim.noise import HASHED
+from bayescore.optim.noise import HASHED, Key
 from bayescore.rng import Streams
 from bayescore.targets import ScoreFunction
 
@@ -169,6 +169,12 @@ def test_paired_bam_step_is_published_bam_where_the_mean_score_is_zero() -> None
     torch.testing.assert_close(opt.state[p]["sd"], log_sd.exp(), rtol=1e-12, atol=0)
 
 
+@pytest.fixture(autouse=True)
+def _large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of these tests count as large: the noise of their large tensors is counter-based."""
+    monkeypatch.setattr("bayescore.optim.noise.LARGE", HASHED)
+
+
 def trained(shell: str, draws: int, dtype: torch.dtype = torch.float32, **options: object) -> Shell:
     """Three steps on more weights than one slice has, with counter-based noise."""
     p = torch.nn.Parameter(numbers(HASHED + 1000, seed=0).to(dtype))
@@ -208,9 +214,9 @@ def test_slices_give_the_numbers_of_the_whole(
     shell: str, draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws = max(draws, 2 if shell == "bam" else 1)
-    sliced = trained(shell, draws)
+    sliced = trained(shell, draws, compiled=False)
     monkeypatch.setattr("bayescore.optim.fused.SLICE", 10**9)
-    same(sliced, trained(shell, draws))
+    same(sliced, trained(shell, draws, compiled=False))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's compiler loads its old one
@@ -243,12 +249,22 @@ def test_small_networks_are_not_compiled_and_large_ones_are(monkeypatch: pytest.
     asked: list[object] = []
     monkeypatch.setattr(torch, "compile", lambda rule, **o: asked.append(rule) or rule)
     monkeypatch.setattr("bayescore.optim.fused._compiled", _compiled.__wrapped__)
+    monkeypatch.setattr("bayescore.optim.noise.LARGE", 10 * HASHED)
     trained("exact", 1)
     assert not asked
-    monkeypatch.setattr("bayescore.optim.fused.LARGE", 1000)
-    monkeypatch.setattr("bayescore.optim.fused.HASHED", 1000)
+    monkeypatch.setattr("bayescore.optim.noise.LARGE", HASHED)
     trained("exact", 1)
     assert asked
+
+
+def test_small_networks_draw_from_torchs_generator_and_large_ones_by_counting() -> None:
+    for size, kind in ((HASHED - 1, Tensor), (HASHED, Key)):
+        p = torch.nn.Parameter(torch.zeros(size))
+        opt = ProximalScore([p], 50, compiled=False)
+        with opt.sample():
+            (bucket,) = opt._buckets
+            assert isinstance(opt.noise(bucket, 0), kind)
+            p.grad = torch.zeros(size)
 
 
 def test_a_failing_compiler_leaves_the_eager_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,15 +104,17 @@ def exact_update(
     """Move mean, sd and momentum, where there is one; the terms are the slope (2) and its square."""
     scaled, tight = sd * o.per_c, sd * sd * o.prior_precision
     share = (o.ceiling - tight).clamp(0, 1)  # (10)
-    seen = torch.addcmul(tight + share, scaled, X) - torch.addcmul(o.one, share, e2)  # (2)
-    pull = G + o.delta * (mean - prior_mean)
-    one = o.rho * share * e1 - scaled * pull  # (1)
-    slope = o.rho * seen  # (8)
-    if o.fisher is not None:
-        apart = G if momentum is None else G - momentum * o.past
-        slope = slope + (1 - o.rho) * (sd * scaled * o.fisher * apart.square() + tight - o.one)  # (11)
     centre, weight = o.rho * e1, o.a + e2
-    per = (sd * (weight * o.free - centre * centre)).reciprocal()  # 1/sd and 1/determinant
+    seen = torch.addcmul(tight + share, scaled, X) - torch.addcmul(o.one, share, e2)  # (2)
+    pull = torch.addcmul(G, o.delta, mean - prior_mean)
+    one = torch.addcmul(centre * share, scaled, pull, value=-1)  # (1)
+    if o.fisher is None:
+        slope = o.rho * seen  # (8)
+    else:
+        apart = G if momentum is None else torch.addcmul(G, momentum, o.past, value=-1)
+        squares = torch.addcmul(tight - o.one, sd * scaled * o.fisher, apart.square())  # (11)
+        slope = torch.lerp(squares, seen, o.rho)  # (8)
+    per = (sd * torch.addcmul(weight * o.free, centre, centre, value=-1)).reciprocal()  # 1/(sd determinant)
     u = torch.addcmul(weight * one, centre, slope) * per  # (3), u/sd
     w = (torch.addcmul(slope * o.free, centre, one) * per * sd).clamp(-1, 1)
     narrow = sd * torch.addcmul(o.one + w, w, w, value=0.5).rsqrt()  # (4), of sigma
@@ -120,6 +122,6 @@ def exact_update(
     if momentum is not None:
         force = momentum.mul_(o.momentum).add_(force)  # (5)
     v = narrow * narrow
-    mean.sub_(o.rate * force * torch.maximum(v, o.over * torch.minimum(v, o.start)))  # (6), (6a)
+    mean.addcmul_(o.rate * force, torch.maximum(v, o.over * torch.minimum(v, o.start)), value=-1)  # (6), (6a)
     sd.copy_(torch.minimum(narrow, o.prior_sd))
     return seen, seen * seen

@@ -6,8 +6,8 @@ over a parameter tensor its optimizer keeps, or nothing. Compiled, one program s
 noise nor terms ever reach the memory. Eagerly, a rule runs slice by slice, so that what it computes on the
 way stays in the cache.
 
-Compiling takes 10 to 30 seconds, once per machine and rule. A rule is compiled from 2 million weights on,
-where that pays within a thousand steps; small networks and tests never wait for it. If the compiler is
+Compiling takes 10 to 30 seconds, once per machine and rule. A rule is compiled from 500,000 weights on,
+where that pays within some thousand steps; small networks and tests never wait for it. If the compiler is
 missing or fails, the rule runs eagerly from then on, and the optimizer's status says why.
 """
 
@@ -21,11 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayescore.optim.noise import HASHED, Key, drawn
+from bayescore.optim.noise import Key, drawn, is_hashed
 
-__all__ = ["Pass", "Rule", "and_write", "from_draw", "of_one_draw", "run_in_slices"]
+__all__ = ["Pass", "Rule", "and_write", "from_draw", "keep_heap", "of_one_draw", "run_in_slices"]
 
-LARGE = 2_000_000  # weights from which compiling pays within a short training run
 SLICE = 1 << 15  # weights per slice: what a rule computes on the way then stays in the cache
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ class Pass:
 
     Arguments:
         rule: a function of flat tensors, noise and small tensors; the first tensor has every weight.
-        compiled: True, False, or None to compile from 2 million weights on.
+        compiled: True, False, or None to compile from 500,000 weights on.
     """
 
     def __init__(self, rule: Rule, compiled: bool | None = None) -> None:
@@ -55,7 +54,7 @@ class Pass:
         """
         if len(segments) > 1:
             return _segment_sums(self.rule(*args), segments)
-        wanted = size >= LARGE and segments[0] >= HASHED if self.wish is None else self.wish
+        wanted = is_hashed(size, segments[0]) if self.wish is None else self.wish
         if not wanted or self._failed:
             return run_in_slices(self.rule, *args)
         if self._fast is None:
@@ -115,6 +114,17 @@ def _part(a: Any, at: int, size: int) -> Any:
         return a._replace(at=a.at + at)
     whole = isinstance(a, Tensor) and a.dim() == 1 and a.numel() == size
     return a[at : at + SLICE] if whole else a
+
+
+@functools.cache
+def keep_heap() -> None:
+    """Let the C library keep the memory of temporaries, instead of giving it back and taking it again.
+
+    glibc returns the top of its heap to the system whenever some hundred kilobytes of it are free, which an
+    eager pass causes all the time; every page then costs a fault. A large block that was freed once raises
+    that limit to twice its size. The block itself is never touched, and other libraries do not mind.
+    """
+    torch.empty(1 << 24, dtype=torch.uint8, device="cpu")
 
 
 @functools.cache

@@ -3,14 +3,14 @@
 Every parameter tensor of every draw has a stream of its own, named by a hash of the four numbers (splitmix64
 [1], applied once per number), so that
     - a draw is the same on every process of a distributed run and after a checkpoint,
-    - a parameter's noise does not depend on which other parameters are trained,
+    - a parameter's noise does not depend on which other parameters are trained, but for the rule below,
     - the noise of a block can be made again at the step that needs it.
 Draws come in antithetic pairs: draw 2j + 1 is minus draw 2j. Where both draws of a pair see the same data,
 what the mini-batch adds to the gradient cancels in their difference, and curvature is left.
 
-Small tensors take theirs from torch's generator. Large ones have a counter-based stream, which a compiler can
-put inside the pass that uses it: with keys a, b of 32 bits and mix an invertible mixing of 32 bits [2], the
-i-th number is
+Small tensors take theirs from torch's generator, and so do all tensors of small networks, whose updates are
+not compiled. Large ones have a counter-based stream, which a compiler can put inside the pass that uses it:
+with keys a, b of 32 bits and mix an invertible mixing of 32 bits [2], the i-th number is
     h = mix(mix(i + a) xor b)                                   every bit of i, a, b moves half of h's    (1)
     x = (h + 1/2)/2^31 in (-1, 1),    y = 1 - |x|               y from the integers: exact in the tails   (2)
     eps = x P(z),    z = (y (2 - y))^(1/16)                     x -> Phi^-1((1 + x)/2)                    (3)
@@ -29,9 +29,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["HASHED", "Key", "Noise", "Placed", "drawn", "hashed", "hashed_normal", "key_of", "torch_normal"]
+__all__ = [
+    "HASHED",
+    "Key",
+    "Noise",
+    "Placed",
+    "drawn",
+    "hashed",
+    "hashed_normal",
+    "is_hashed",
+    "key_of",
+    "torch_normal",
+]
 
-#: weights of a tensor from which its noise is counter-based
+#: weights of a network from which its updates are compiled: it pays within some thousand steps
+LARGE = 500_000
+#: weights of a tensor in such a network from which it is updated by a compiled pass, with counter-based noise
 HASHED = 1 << 16
 MASK = (1 << 64) - 1
 
@@ -68,6 +81,11 @@ def hashed(*numbers: int) -> int:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
         state ^= state >> 31
     return state >> 1
+
+
+def is_hashed(network: int, tensor: int) -> bool:
+    """Whether the noise of a tensor is counter-based, from the numbers of weights of network and tensor."""
+    return network >= LARGE and tensor >= HASHED
 
 
 def _signed(word: int) -> int:

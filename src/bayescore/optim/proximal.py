@@ -52,7 +52,7 @@ class ProximalScore(Shell):
         batch_size: typical size of a batch; lets the precision be learned from squared gradients where
             eps*score is too noisy.
         max_skips: updates in a row that may be left out for non-finite gradients before the run stops.
-        compiled: run the update compiled; None: from 2 million weights on.
+        compiled: run the update compiled; None: from 500,000 weights on.
         update_in_backward: update large tensors when their gradients arrive, whose memory is then free again
             (optim/arriving.py); not with samples, accumulation, GradScaler or clipping by the global norm.
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from bayescore.optim.buckets import Bucket, Member, bucketed
 from bayescore.optim.draws import collect_draw, draw_weights, set_aside
-from bayescore.optim.fused import Pass, Rule
-from bayescore.optim.noise import HASHED, Noise, hashed, key_of, torch_normal
+from bayescore.optim.fused import Pass, Rule, keep_heap
+from bayescore.optim.noise import Noise, hashed, is_hashed, key_of, torch_normal
 from bayescore.optim.options import check_group, prior_tensor, start_sd
 
 __all__ = ["Sampling"]
@@ -31,6 +31,7 @@ class Sampling(torch.optim.Optimizer):
 
     def __init__(self, params: Any, num_data: int, options: dict[str, Any]) -> None:
         self._prepare()
+        keep_heap()
         counters = {
             "step": 0,
             "updates": 0,
@@ -44,6 +45,7 @@ class Sampling(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         self._open = False
+        self._size = 0  # trained weights, as of the last block
         self._versions: dict[Tensor, int] = {}
         self._buckets: list[Bucket] = []
         self._passes: dict[Any, Pass] = {}
@@ -93,7 +95,7 @@ class Sampling(torch.optim.Optimizer):
         """Apply a rule in place to flat tensors (optim/fused.py); returns the sums of its terms."""
         wish = bucket.group["compiled"]
         one_pass = self._passes.setdefault((rule, wish), Pass(rule, wish))
-        return one_pass(self.size, bucket.sizes, *args)
+        return one_pass(self._size, bucket.sizes, *args)
 
     @property
     def size(self) -> int:
@@ -151,7 +153,7 @@ class Sampling(torch.optim.Optimizer):
             return bucket.made[1]
         pair, sign = draw // 2, 1.0 - 2.0 * (draw % 2)
         names = [hashed(seed, step, pair, m.number) for m in bucket.members]
-        if mean.numel() >= HASHED and len(names) == 1:
+        if is_hashed(self._size, mean.numel()):
             return key_of(mean, names[0], sign)
         if mean.device not in self._generators:
             self._generators[mean.device] = torch.Generator(device=mean.device)
@@ -172,6 +174,7 @@ class Sampling(torch.optim.Optimizer):
         self._settle()
         members = list(self._members())
         buckets = self._gathered(members)
+        self._size = self.size
         for member in members:
             member.weight.grad = None
         self._open = True
