@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescore.optim import BaM, ProximalScore
 from bayescore.optim.fused import run_in_slices
-from bayescore.optim.noise import HASHED, _quantile, drawn, hashed, hashed_normal, key_of
+from bayescore.optim.noise import HASHED, _minus_log2, _quantile, drawn, hashed, hashed_normal, key_of
 
 COUNT = 4_000_000
 
@@ -81,15 +81,22 @@ def test_streams_with_neighbouring_names_have_nothing_in_common() -> None:
 
 
 def test_the_quantile_function_is_met_to_a_millionth() -> None:
-    x = numbers(count=1 << 16, dtype=torch.float64)
-    single = numbers(count=1 << 16)
-    torch.testing.assert_close(single.double(), x, rtol=5e-6, atol=1e-6)
-    u = torch.linspace(-0.999, 0.999, 999, dtype=torch.float64)
-    y = 1 - u.abs()
-    found = u * _quantile((y * (2 - y)) ** 0.0625)
-    torch.testing.assert_close(
-        found, torch.from_numpy(stats.norm.ppf((1 + u.numpy()) / 2)), rtol=1e-6, atol=1e-9
-    )
+    h = torch.tensor([sign * (k << shift) for shift in range(31) for k in (1, 3, 5, 7) for sign in (1, -1)])
+    h = torch.cat([h.clamp(-(2**31), 2**31 - 1), torch.linspace(-(2.0**31), 2.0**31 - 129, 9999).long()])
+    edges = torch.cat([(2**31 - 1) - torch.arange(50), -(2**31) + torch.arange(50)])
+    h = torch.cat([h, edges])
+    x = (h.double() + 0.5) / 2**31
+    y = 1 - x.abs()
+    exact = x.sign() * -torch.special.ndtri(y / 2)
+    w = _minus_log2((y * (2 - y)).float())
+    torch.testing.assert_close(w.double(), -(y * (2 - y)).log2(), rtol=2e-7, atol=4e-6)
+    found = _quantile(x.float(), w)
+    torch.testing.assert_close(found.double(), exact, rtol=5e-7, atol=2e-6)
+    assert found.abs().max() > 6.2
+
+
+def test_noise_of_doubles_is_that_of_floats() -> None:
+    assert torch.equal(numbers(count=1000).double(), numbers(count=1000, dtype=torch.float64))
 
 
 def test_the_second_draw_of_a_pair_is_minus_the_first() -> None:

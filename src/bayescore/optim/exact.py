@@ -7,12 +7,12 @@ mean eps_i^2:
     slope  = (sigma/c) X + sigma^2/s0^2 - 1 - k (e2 - 1)       whitened curvature minus 1, by eps*score  (2)
     [ 1/eta   -e1    ] [u]   [ one   ]
     [ -e1     a + e2 ] [w] = [ slope ]                         methods/ridge.py, with b + 1 = 1/eta      (3)
-    P <- P (1 + w + w^2/2),  |w| <= 1                                                                    (4)
+    sigma <- sigma (1 - w/2 + w^2/8),  |w| <= 1                which is P (1 + w + w^2/2) up to w^3      (4)
     momentum <- beta momentum - (1 - beta) (c/sigma) u/eta                                               (5)
     m <- m - (reach/c) momentum/(1 - beta^t),  reach = eta v,  v = 1/P_new                               (6)
-With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0. The rate lr
-is SGD's at the initial variance v0: eta = min(1, lr c/v0). Where a Newton step with the initial precision is
-shorter than lr, because q starts narrower than the posterior,
+With beta = 0 and rho = k = 1 this is the ridge step, but for (4), which needs no root. sigma is kept at or
+below the prior's s0. The rate lr is SGD's at the initial variance v0: eta = min(1, lr c/v0). Where a Newton
+step with the initial precision is shorter than lr, because q starts narrower than the posterior,
     reach = max(v, over min(v, v0)),  over = max(1, lr c/v0)                                              (6a)
 which is lr at v0, and Newton's step once v has grown to what the data say.
 
@@ -113,11 +113,11 @@ def exact_update(
     else:
         apart = G if momentum is None else torch.addcmul(G, momentum, o.past, value=-1)
         squares = torch.addcmul(tight - o.one, sd * scaled * o.fisher, apart.square())  # (11)
-        slope = torch.lerp(squares, seen, o.rho)  # (8)
+        slope = torch.addcmul(squares, o.rho, seen - squares)  # (8)
     per = (sd * torch.addcmul(weight * o.free, centre, centre, value=-1)).reciprocal()  # 1/(sd determinant)
     u = torch.addcmul(weight * one, centre, slope) * per  # (3), u/sd
     w = (torch.addcmul(slope * o.free, centre, one) * per * sd).clamp(-1, 1)
-    narrow = sd * torch.addcmul(o.one + w, w, w, value=0.5).rsqrt()  # (4), of sigma
+    narrow = sd * torch.addcmul(o.one - 0.5 * w, w, w, value=0.125)  # (4)
     force = o.gain * u
     if momentum is not None:
         force = momentum.mul_(o.momentum).add_(force)  # (5)

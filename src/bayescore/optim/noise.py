@@ -13,10 +13,11 @@ not compiled. Large ones have a counter-based stream, which a compiler can put i
 with keys a, b of 32 bits and mix an invertible mixing of 32 bits [2], the i-th number is
     h = mix(mix(i + a) xor b)                                   every bit of i, a, b moves half of h's    (1)
     x = (h + 1/2)/2^31 in (-1, 1),    y = 1 - |x|               y from the integers: exact in the tails   (2)
-    eps = x P(z),    z = (y (2 - y))^(1/16)                     x -> Phi^-1((1 + x)/2)                    (3)
-P is the polynomial of degree 11 that meets (3) on the range of z to 7e-7 of eps; four square roots make z,
-whose powers resolve the tails that x itself cannot. |eps| reaches 6.3. Additions, multiplications and square
-roots are all there is: every number is the same whatever the number of threads and the length of a slice.
+    w = -log2(y (2 - y)) = -log2(1 - x^2)                       exponent, and degree 6 in the mantissa    (3)
+    eps = x A(w)/B(w)                                           x -> Phi^-1((1 + x)/2)                    (4)
+A and B are polynomials of degree 5 whose ratio meets (4) to 5e-7 of eps; the logarithm's error adds as much,
+float32 a few digits of its last place. |eps| reaches 6.3. Additions, multiplications and one division are all
+there is, in float32: every number is the same whatever the number of threads and the length of a slice.
 
 [1] Steele, Lea & Flood 2014, the finaliser of Java's SplittableRandom.
 [2] Two multiplications and three shifts, with the constants of Wellons' hash-prospector ("lowbias32").
@@ -115,30 +116,33 @@ def _mix(h: Tensor) -> Tensor:
     return h ^ ((h >> 16) & 0xFFFF)
 
 
-def _quantile(z: Tensor) -> Tensor:
-    """P of (3). The numbers are written out: the compiler takes those for constants."""
-    t = z * 2.7066106 - 1.7066106  # to [-1, 1]
-    p = 0.00887669476 * t + 0.0115626324
-    p = p * t - 0.0337300084
-    p = p * t - 0.051603852
-    p = p * t + 0.00496443192
-    p = p * t + 0.100002391
-    p = p * t + 0.0866133311
-    p = p * t + 0.106468749
-    p = p * t - 0.183667169
-    p = p * t + 0.0230864949
-    p = p * t - 2.42537817
-    return p * t + 3.60611844
+def _minus_log2(q: Tensor) -> Tensor:
+    """(3) for q in (0, 1]. Numbers are written out, here and below: the compiler takes them for constants."""
+    bits = q.view(torch.int32)
+    t = ((bits & 0x7FFFFF) | 0x3F800000).view(torch.float32) - 1.5  # mantissa in [1, 2), centred
+    t2 = t * t
+    high = (0.0703767308 - 0.0439289886 * t) + 0.0256910847 * t2
+    curved = (0.0381787648 * t - 0.0849630425) + t2 * ((0.320652295 - 0.141718048 * t) + t2 * high)
+    return (bits - 0x3F800000).to(
+        torch.float32
+    ) * -1.1920929e-07 + curved  # exponent + mantissa - 1, and the rest
+
+
+def _quantile(x: Tensor, w: Tensor) -> Tensor:
+    """(4), in short chains of operations rather than few: a processor runs them side by side."""
+    w2 = w * w
+    a = (0.0461235227 + 0.00433810963 * w) + w2 * (0.000269713189 + 4.69667158e-06 * w)
+    b = (0.0161851324 + 0.000925069983 * w) + w2 * (4.19378265e-05 + 1.53806043e-07 * w)
+    return x * (((1.25331728 + 0.32638864 * w) + w2 * a) / ((1 + 0.0789697739 * w) + w2 * b))
 
 
 def hashed_normal(key: Key, like: Tensor) -> Tensor:
-    """Standard normal numbers for the flat tensor `like`: (1) to (3)."""
+    """Standard normal numbers for the flat tensor `like`: (1) to (4)."""
     i = torch.arange(like.numel(), dtype=torch.int32, device=like.device) + key.at
     h = _mix(_mix(i + key.a) ^ key.b)  # (1)
-    x = (h.to(like.dtype) + 0.5) * 4.656612873077393e-10  # (2)
-    y = ((2147483647 - ((h >> 31) ^ h)).to(like.dtype) + 0.5) * 4.656612873077393e-10
-    z = (y * (2 - y)).sqrt().sqrt().sqrt().sqrt()
-    return key.sign * x * _quantile(z)  # (3)
+    x = (h.to(torch.float32) + 0.5) * 4.656612873077393e-10  # (2)
+    y = ((2147483647 - ((h >> 31) ^ h)).to(torch.float32) + 0.5) * 4.656612873077393e-10
+    return key.sign * _quantile(x, _minus_log2(y * (2 - y))).to(like.dtype)
 
 
 def drawn(noise: Tensor | Key, like: Tensor) -> Tensor:
