@@ -53,10 +53,11 @@ def test_a_step_is_the_least_squares_solution_of_the_proximal_problem(
         theta = q.mean[i] + q.sd[i] * eps[:, i]
         h, P = least_squares(q.mean[i], q.log_sd[i], theta, s[:, i], damping)
         w = P * q.sd[i] ** 2 - 1  # P = P_t (1 + w)
-        growth = 1 + w + w**2 / 2  # what keeps it positive
-        torch.testing.assert_close((-2 * (log_sd[i] - q.log_sd[i])).exp(), growth, rtol=1e-7, atol=1e-7)
+        w = w.clamp(-1, 1)
+        shrink = 1 - w / 2 + w**2 / 8  # what keeps it positive
+        torch.testing.assert_close((log_sd[i] - q.log_sd[i]).exp(), shrink, rtol=1e-7, atol=1e-7)
         shift = (h - P * q.mean[i]) * q.sd[i] ** 2  # sigma u: m_new = m + sigma u / (1 + w)
-        torch.testing.assert_close(mean[i] - q.mean[i], shift / growth, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(mean[i] - q.mean[i], shift * shrink**2, rtol=1e-6, atol=1e-8)
 
 
 @given(seed=st.integers(0, 10_000), damping=st.floats(1.0, 1e5))
@@ -72,10 +73,10 @@ def test_with_the_moments_of_many_samples_it_is_the_natural_gradient_step(seed: 
     eps = torch.tensor([[1.0], [-1.0]], dtype=F64).expand(2, 3)  # mean 0, mean square 1
     s = precision * (centre - (q.mean + q.sd * eps))
     mean, log_sd = proximal_ridge(q.mean, q.log_sd, eps, s, damping)
-    w = (precision - P) / P / (1 + damping)
-    growth = 1 + w + w.square() / 2
-    torch.testing.assert_close((-2 * log_sd).exp(), P * growth, rtol=1e-10, atol=1e-10)
-    expected = q.mean + precision * (centre - q.mean) / (1 + damping) / (P * growth)
+    w = ((precision - P) / P / (1 + damping)).clamp(-1, 1)
+    shrink = 1 - w / 2 + w.square() / 8
+    torch.testing.assert_close(log_sd.exp(), q.sd * shrink, rtol=1e-10, atol=1e-10)
+    expected = q.mean + precision * (centre - q.mean) / (1 + damping) * (q.sd * shrink).square()
     torch.testing.assert_close(mean, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -98,8 +99,8 @@ def test_no_score_makes_the_variance_anything_but_positive(
     )
     assert mean.isfinite().all()
     assert new.isfinite().all()
-    # the precision at most halves: 1 + w + w^2/2 >= 1/2
-    assert float(new) <= log_sd + 0.5 * math.log(2) + 1e-9
+    # 1 - w/2 + w^2/8 with |w| <= 1 lies between 5/8 and 13/8
+    assert math.log(5 / 8) - 1e-9 <= float(new) - log_sd <= math.log(13 / 8) + 1e-9
 
 
 @cases

@@ -7,7 +7,9 @@ r = s + eps/sigma for the residual s - g_t, and u, w for the whitened change of 
     [ b + 1       -mean eps      ] [u]   [  mean(sigma r)     ]
     [ -mean eps   a + mean eps^2 ] [w] = [ -mean(eps sigma r) ]                              (2)
     P_new = P (1 + w),   m_new = m + sigma u / (1 + w)                                       (3)
-1 + w may be negative; 1 + w + w^2/2 agrees with it to first order and is at least 1/2       (4)
+1 + w may be negative. Instead, with w kept within [-1, 1],
+    sigma_new = sigma (1 - w/2 + w^2/8),   m_new = m + u sigma_new^2/sigma                   (4)
+which agrees with (3) to first order, is positive, and needs no root.
 
 With b = a this is the proximal problem; the mean may be damped less than the precision (b < a). As S grows
 it is the natural-gradient step of rate 1/(1 + a): P_new = P + (Lambda - P)/(1 + a). It has no learning rate
@@ -49,5 +51,6 @@ def proximal_ridge(
     determinant = (b + 1) * (a + square) - centre.square()
     u = ((a + square) * one + centre * slope) / determinant  # (2)
     w = ((b + 1) * slope + centre * one) / determinant
-    growth = 1 + w + 0.5 * w.square()  # (4)
-    return mean + sigma * u / growth, log_sd - 0.5 * growth.log()  # (3)
+    w = w.clamp(-1, 1)
+    shrink = 1 - w / 2 + w.square() / 8
+    return mean + sigma * u * shrink.square(), log_sd + shrink.log()  # (4)

@@ -7,12 +7,12 @@ mean eps_i^2:
     slope  = (sigma/c) X + sigma^2/s0^2 - 1 - k (e2 - 1)       whitened curvature minus 1, by eps*score  (2)
     [ 1/eta   -e1    ] [u]   [ one   ]
     [ -e1     a + e2 ] [w] = [ slope ]                         methods/ridge.py, with b + 1 = 1/eta      (3)
-    sigma <- sigma (1 - w/2 + w^2/8),  |w| <= 1                which is P (1 + w + w^2/2) up to w^3      (4)
+    sigma <- sigma (1 - w/2 + w^2/8),  |w| <= 1                P (1 + w) to first order                  (4)
     momentum <- beta momentum - (1 - beta) (c/sigma) u/eta                                               (5)
     m <- m - (reach/c) momentum/(1 - beta^t),  reach = eta v,  v = 1/P_new                               (6)
-With beta = 0 and rho = k = 1 this is the ridge step, but for (4), which needs no root. sigma is kept at or
-below the prior's s0. The rate lr is SGD's at the initial variance v0: eta = min(1, lr c/v0). Where a Newton
-step with the initial precision is shorter than lr, because q starts narrower than the posterior,
+With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0. The rate lr
+is SGD's at the initial variance v0: eta = min(1, lr c/v0). Where a Newton step with the initial precision is
+shorter than lr, because q starts narrower than the posterior,
     reach = max(v, over min(v, v0)),  over = max(1, lr c/v0)                                              (6a)
 which is lr at v0, and Newton's step once v has grown to what the data say.
 

@@ -52,6 +52,8 @@ ARMS: dict[str, Spec] = {
     "Ours, as printed": {"kind": "proximal-as-printed", "options": {"init_sd": 0.01}},
     "ADVI, as printed": {"kind": "advi-as-printed", "options": {"init_sd": 0.01}},
 }
+#: arms that show what happens rather than compete, and how many seeds that takes
+FEW_SEEDS = dict.fromkeys(("Ours, default settings", "Ours, as printed", "ADVI, as printed"), 2)
 
 
 def arm_runs(
@@ -72,7 +74,8 @@ def arm_runs(
                 config["test_limit"] = settings["test_limit"]
             together = f"plain {percent}" if name in FROM_PLAIN else ""
             cost = 1 + float(percent) * schedule["epochs"] / 100
-            for seed in seeds[: size.get("seeds", len(seeds))]:
+            count = min(size.get("seeds", len(seeds)), FEW_SEEDS.get(name, len(seeds)))
+            for seed in seeds[:count]:
                 group = f"{together} {seed}" if together else ""
                 runs.append(Run(name, seed, config, group, cost))
     return runs
