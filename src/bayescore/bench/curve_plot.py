@@ -44,7 +44,7 @@ def draw_profile(axis: Axes, part: Part, ours: frozenset[str]) -> None:
     axis.set_title(part.title, loc="left", fontsize=10)
     axis.set_xlabel("seconds per step: median, interval and peak memory; bold: bayescore", fontsize=8)
     if able:
-        axis.legend(loc="lower right", fontsize=7, frameon=False)
+        axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(PHASES), fontsize=7, frameon=False)
 
 
 def draw_curve(axis: Axes, part: Part) -> None:
