@@ -96,7 +96,8 @@ def test_the_quantile_function_is_met_to_a_millionth() -> None:
 
 
 def test_noise_of_doubles_is_that_of_floats() -> None:
-    assert torch.equal(numbers(count=1000).double(), numbers(count=1000, dtype=torch.float64))
+    single, double = numbers(count=1 << 16).double(), numbers(count=1 << 16, dtype=torch.float64)
+    torch.testing.assert_close(single, double, rtol=1e-6, atol=2e-6)
 
 
 def test_the_second_draw_of_a_pair_is_minus_the_first() -> None:

@@ -16,8 +16,8 @@ with keys a, b of 32 bits and mix an invertible mixing of 32 bits [2], the i-th 
     w = -log2(y (2 - y)) = -log2(1 - x^2)                       exponent, and degree 6 in the mantissa    (3)
     eps = x A(w)/B(w)                                           x -> Phi^-1((1 + x)/2)                    (4)
 A and B are polynomials of degree 5 whose ratio meets (4) to 5e-7 of eps; the logarithm's error adds as much,
-float32 a few digits of its last place. |eps| reaches 6.3. Additions, multiplications and one division are all
-there is, in float32: every number is the same whatever the number of threads and the length of a slice.
+float32 a few of its last digits. |eps| reaches 6.3. Additions, multiplications and one division are all there
+is: every number is the same whatever the number of threads and the length of a slice.
 
 [1] Steele, Lea & Flood 2014, the finaliser of Java's SplittableRandom.
 [2] Two multiplications and three shifts, with the constants of Wellons' hash-prospector ("lowbias32").
@@ -118,14 +118,16 @@ def _mix(h: Tensor) -> Tensor:
 
 def _minus_log2(q: Tensor) -> Tensor:
     """(3) for q in (0, 1]. Numbers are written out, here and below: the compiler takes them for constants."""
-    bits = q.view(torch.int32)
-    t = ((bits & 0x7FFFFF) | 0x3F800000).view(torch.float32) - 1.5  # mantissa in [1, 2), centred
+    double = q.dtype == torch.float64
+    digits, one = (
+        (52, 0x3FF0000000000000) if double else (23, 0x3F800000)
+    )  # of the mantissa; 1.0 as an integer
+    bits = q.view(torch.int64 if double else torch.int32)
+    t = ((bits & ((1 << digits) - 1)) | one).view(q.dtype) - 1.5  # mantissa in [1, 2), centred
     t2 = t * t
     high = (0.0703767308 - 0.0439289886 * t) + 0.0256910847 * t2
     curved = (0.0381787648 * t - 0.0849630425) + t2 * ((0.320652295 - 0.141718048 * t) + t2 * high)
-    return (bits - 0x3F800000).to(
-        torch.float32
-    ) * -1.1920929e-07 + curved  # exponent + mantissa - 1, and the rest
+    return (bits - one).to(q.dtype) * -(2.0**-digits) + curved  # exponent + mantissa - 1, and the rest
 
 
 def _quantile(x: Tensor, w: Tensor) -> Tensor:
@@ -140,9 +142,9 @@ def hashed_normal(key: Key, like: Tensor) -> Tensor:
     """Standard normal numbers for the flat tensor `like`: (1) to (4)."""
     i = torch.arange(like.numel(), dtype=torch.int32, device=like.device) + key.at
     h = _mix(_mix(i + key.a) ^ key.b)  # (1)
-    x = (h.to(torch.float32) + 0.5) * 4.656612873077393e-10  # (2)
-    y = ((2147483647 - ((h >> 31) ^ h)).to(torch.float32) + 0.5) * 4.656612873077393e-10
-    return key.sign * _quantile(x, _minus_log2(y * (2 - y))).to(like.dtype)
+    x = (h.to(like.dtype) + 0.5) * 4.656612873077393e-10  # (2)
+    y = ((2147483647 - ((h >> 31) ^ h)).to(like.dtype) + 0.5) * 4.656612873077393e-10
+    return key.sign * _quantile(x, _minus_log2(y * (2 - y)))
 
 
 def drawn(noise: Tensor | Key, like: Tensor) -> Tensor:
