@@ -278,8 +278,7 @@ class Shell(Sampling):
     def state_dict(self) -> dict[str, Any]:
         if self._open or self._head["draws"]:
             raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
-        for _ in self._members():
-            pass
+        list(self._members())  # starts the state
         for group in self.param_groups:
             if isinstance(group["prior_mean"], dict):
                 group["prior_mean"] = "given"
