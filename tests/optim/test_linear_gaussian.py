@@ -68,7 +68,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("shell", "options"), [("exact", {"damping": 100.0}), ("advi", {"at_optimum": True, "sd_rate": 3.0})]
+    ("shell", "options"), [("exact", {"damping": 100.0}), ("advi", {"at_optimum": True, "sd_rate": 4.0})]
 )
 def test_pairs_of_draws_find_the_optimum_in_few_steps(shell: str, options: dict[str, Any]) -> None:
     """Adam's means would take longer, and start where they belong."""
@@ -115,6 +115,13 @@ def test_bam_as_published_is_narrowed_by_batches_and_pairs_of_batches_are_not() 
     right, _, _ = run("bam", 1000, 32, damping=50.0, init_sd=0.04)
     assert abs(float(right.mean())) < 0.03
     assert right.abs().max() < 0.15
+
+
+def test_a_weight_that_is_slow_to_return_keeps_the_precision_from_counting_as_learned() -> None:
+    """The inner loop narrows q while the mean travels, 77 sds for one weight; it is 11 % off at the end."""
+    sd, _, opt = run("gradient", 3000, 10)
+    assert sd.abs().max() > 0.1
+    assert "precision not learned yet" in opt.status
 
 
 @pytest.mark.slow

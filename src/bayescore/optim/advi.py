@@ -133,9 +133,10 @@ class ADVI(Shell):
         rule = advi_step if g is None else advi_single
         seen = [flat["sum_g"] / draws, flat["sum_xg"] / draws] if g is None else [g, noise]
         kept = [flat[key] for key in ("mean", "sd", *MOMENTS)]
-        sums = self._move(bucket, rule, *kept, self._prior_mean(bucket), *seen, o)
+        totals = self._move(bucket, rule, *kept, self._prior_mean(bucket), *seen, o)
         assert bucket.moments is not None
-        take(bucket.moments, sums / bucket.lengths[:, None], 2)  # the slope moves twice as much as log sd
+        # the slope moves twice as much as log sd
+        take(bucket.moments, totals, bucket.lengths, group["updates"], 2)
 
     def _precision_status(self) -> str:
         head = self._head

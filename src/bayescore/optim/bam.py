@@ -231,8 +231,8 @@ class BaM(Shell):
         d, e, half = *bucket.zeros("sum_d_g", "sum_d_e"), flat["half"]
         if group["first"] == group["step"] - 1:
             t = group["pairs"] + 1
-            sums = self._run(bucket, bam_slope, flat["sd"], half, d, e, o)
-            follow(moments, sums / bucket.lengths[:, None])
+            totals = self._run(bucket, bam_slope, flat["sd"], half, d, e, o)
+            follow(moments, totals, bucket.lengths)
             lam = 1 / (group["damping"] + t + 10 * (moments[:, 1] / (1 - MEMORY**t)).sqrt())  # (5)
             moments[:, 2] += 2 * lam / (1 + 2 * lam)
             (lam,) = bucket.spread(lam[None])

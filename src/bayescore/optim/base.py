@@ -28,7 +28,7 @@ from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.fused import Rule, and_write, from_draw
 from bayescore.optim.gradients import finite, scale_of
 from bayescore.optim.noise import Noise, Placed
-from bayescore.optim.precision import Slope, measured
+from bayescore.optim.precision import Slope, slope
 from bayescore.optim.sampling import Sampling
 
 __all__ = ["Shell"]
@@ -96,12 +96,8 @@ class Shell(Sampling):
 
     def slope_noise(self) -> list[Slope]:
         """What was measured of every tensor's curvature estimate."""
-        rows, t = [], self._measurements
-        for member in self._members():
-            size, moments = member.weight.numel(), member.state["moments"]
-            level, _, noise = measured(moments, max(t, 1), moments.new_tensor(size))
-            rows.append(Slope(size, float(level), float(noise), float(moments[2])))
-        return rows
+        t = max(self._measurements, 1)
+        return [slope(m.state["moments"], t, m.weight.numel()) for m in self._members()]
 
     def _check(self, group: dict[str, Any]) -> None:
         if group["update_in_backward"]:

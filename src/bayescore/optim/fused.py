@@ -1,10 +1,10 @@
 """One pass over memory: an elementwise rule in place, compiled or in slices, with the same numbers.
 
 A rule is a function of flat tensors, which it may change, of noise (optim/noise.py) and of numbers as small
-tensors, so that a new learning rate does not compile it again. It returns the elementwise terms whose sums
-over a parameter tensor its optimizer keeps, or nothing. Compiled, one program serves every shape, and neither
-noise nor terms ever reach the memory. Eagerly, a rule runs slice by slice, so that what it computes on the
-way stays in the cache.
+tensors, so that a new learning rate does not compile it again. It returns elementwise terms, or nothing; of
+the first two the sums over a parameter tensor are kept, of a third the largest. Compiled, one program serves
+every shape, and neither noise nor terms ever reach the memory. Eagerly, a rule runs slice by slice, so that
+what it computes on the way stays in the cache.
 
 Compiling takes 10 to 30 seconds, once per machine and rule. A rule is compiled from 500,000 weights on,
 where that pays within some thousand steps; small networks and tests never wait for it. If the compiler is
@@ -32,7 +32,7 @@ Rule = Callable[..., Any]
 
 
 class Pass:
-    """A rule that runs compiled or eagerly, and its sums.
+    """A rule that runs compiled or eagerly, and its totals.
 
     Arguments:
         rule: a function of flat tensors, noise and small tensors; the first tensor has every weight.
@@ -46,14 +46,14 @@ class Pass:
         self._failed = False
 
     def __call__(self, size: int, segments: Sequence[int], *args: Any) -> Any:
-        """Apply the rule; returns the sums of its terms over each parameter tensor, (tensors, terms).
+        """Apply the rule; returns the totals of its terms over each parameter tensor, (tensors, terms).
 
         Arguments:
             size: number of weights of the whole network.
             segments: sizes of the parameter tensors that lie one after another in the flat tensors.
         """
         if len(segments) > 1:
-            return _segment_sums(self.rule(*args), segments)
+            return _segment_totals(self.rule(*args), segments)
         wanted = is_hashed(size, segments[0]) if self.wish is None else self.wish
         if not wanted or self._failed:
             return run_in_slices(self.rule, *args)
@@ -71,41 +71,43 @@ class Pass:
 
 @functools.cache
 def _compiled(rule: Rule) -> Rule:
-    """The rule with its sums, compiled once for all optimizers of a process.
+    """The rule with its totals, compiled once for all optimizers of a process.
 
     The compiler counts its programs per code object and gives up after a few: every rule has its own.
     """
-    summed = _with_sums(rule)
-    summed.__code__ = summed.__code__.replace(co_name=f"{rule.__name__}_with_sums")
+    counted = _with_totals(rule)
+    counted.__code__ = counted.__code__.replace(co_name=f"{rule.__name__}_with_totals")
     fused: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}  # multiply-adds on a CPU
-    compiled: Rule = torch.compile(summed, dynamic=True, options=fused)
+    compiled: Rule = torch.compile(counted, dynamic=True, options=fused)
     return compiled
 
 
-def _with_sums(rule: Rule) -> Rule:
-    def summed(*args: Any) -> Any:
+def _with_totals(rule: Rule) -> Rule:
+    def counted(*args: Any) -> Any:
         terms = rule(*args)
-        return None if terms is None else torch.stack([term.sum() for term in terms]).unsqueeze(0)
+        return None if terms is None else _totals(terms).unsqueeze(0)
 
-    return summed
+    return counted
 
 
-def _segment_sums(terms: Sequence[Tensor] | None, segments: Sequence[int]) -> Tensor | None:
+def _totals(terms: Sequence[Tensor]) -> Tensor:
+    return torch.stack([*(term.sum() for term in terms[:2]), *(term.amax() for term in terms[2:])])
+
+
+def _segment_totals(terms: Sequence[Tensor] | None, segments: Sequence[int]) -> Tensor | None:
     if terms is None:
         return None
-    return torch.stack([part.sum(1) for part in torch.stack(tuple(terms)).split(list(segments), 1)])
+    parts = zip(*(term.split(list(segments)) for term in terms), strict=True)
+    return torch.stack([_totals(part) for part in parts])
 
 
 def run_in_slices(rule: Rule, *args: Any) -> Any:
-    """The rule with its sums, slice by slice."""
-    summed, size = _with_sums(rule), args[0].numel()
+    """The rule with its totals, slice by slice."""
+    counted, size = _with_totals(rule), args[0].numel()
     if size <= SLICE:
-        return summed(*args)
-    total: Any = None
-    for at in range(0, size, SLICE):
-        found = summed(*(_part(a, at, size) for a in args))
-        total = found if total is None or found is None else total + found
-    return total
+        return counted(*args)
+    found = [counted(*(_part(a, at, size) for a in args)) for at in range(0, size, SLICE)]
+    return None if found[0] is None else _totals(torch.cat(found).unbind(1)).unsqueeze(0)
 
 
 def _part(a: Any, at: int, size: int) -> Any:

@@ -3,7 +3,9 @@
 Per tensor and step, a method measures the whitened slope of every weight: curvature times variance, minus 1,
 zero in the mean when learned. Kept of it are three numbers: running means of the slope and of its square V,
 and how much of the initial precision has been forgotten, in units of its own memory (the sum of the rates at
-which the precision moves towards its estimate). The precision counts as learned where
+which the precision moves towards its estimate). Where weights answer at rates of their own, those of the
+slowest count, and only since the mean slope was last away from zero: Adam drives precisions off while the
+mean travels, and it is from there that they come back. The precision counts as learned where
     - little of the initial value is left:            exp(-forgotten) below a tenth
     - the estimate is not mostly noise:               sd known to better than 5 %, at best sqrt(V/t)/2
     - and it has arrived:                             the mean slope is below a tenth, or within its error
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "take"]
+__all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "slope", "take"]
 
 MEMORY = 0.99  # of the running moments of the slope
 KNOWN = 0.05  # relative error of the sd up to which it counts as learned
@@ -25,18 +27,20 @@ AWAY = 0.1  # mean slope up to which the precision counts as learned, a twentiet
 LEFT = 0.1  # share of the initial precision that may be left
 
 
-def follow(moments: Tensor, means: Tensor) -> None:
-    """Take one step's means of slope and squared slope into the running ones."""
-    moments[..., :2].mul_(MEMORY).add_(means[..., :2], alpha=1 - MEMORY)
+def follow(moments: Tensor, totals: Tensor, sizes: Tensor) -> None:
+    """Take one step's sums of slope and squared slope, a row per tensor, into the running means."""
+    moments[:, :2].mul_(MEMORY).add_(totals[:, :2] / sizes[:, None], alpha=1 - MEMORY)
 
 
-def take(moments: Tensor, means: Tensor, weight: float) -> None:
-    """Take one step's means of slope, squared slope and time (one over the rate) into the three numbers.
+def take(moments: Tensor, totals: Tensor, sizes: Tensor, t: int, weight: float) -> None:
+    """Also count what has been forgotten by step t, given the longest time a weight needs, one over its rate.
 
-    Weights that answer slowly count most: a tensor has forgotten its initial precision when they have.
+    Nothing has while the mean slope is away from zero.
     """
-    follow(moments, means)
-    moments[..., 2] += weight / means[..., 2]
+    follow(moments, totals, sizes)
+    level, _, noise = measured(moments, t, sizes)
+    arrived = _beyond(level, noise, sizes) <= AWAY
+    moments[:, 2].add_(weight / totals[:, 2]).mul_(arrived)
 
 
 def measured(moments: Tensor, t: int, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,18 +55,26 @@ def measured(moments: Tensor, t: int, size: Tensor) -> tuple[Tensor, Tensor, Ten
     return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()
 
 
+def _beyond(level: Tensor, noise: Tensor, size: Tensor) -> Tensor:
+    """How far the mean slope is from zero beyond twice its own error."""
+    return (level.abs() - 2 * (noise * (1 - MEMORY) / size).sqrt()).clamp_min(0)
+
+
 class Slope(NamedTuple):
     """One tensor's measurements."""
 
     size: int
     level: float  # mean slope
+    away: float  # how far from zero beyond twice its error
     noise: float  # relative variance of one step's curvature
     forgotten: float
 
-    @property
-    def away(self) -> float:
-        """How far the mean slope is from zero beyond twice its own error."""
-        return max(0.0, abs(self.level) - 2 * math.sqrt(self.noise * (1 - MEMORY) / self.size))
+
+def slope(moments: Tensor, t: int, size: int) -> Slope:
+    """The measurements that a tensor's three numbers hold after t steps."""
+    many = moments.new_tensor(float(size))
+    level, _, noise = measured(moments, t, many)
+    return Slope(size, *(float(v) for v in (level, _beyond(level, noise, many), noise, moments[2])))
 
 
 def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, rho: float = 1.0) -> str:

@@ -145,8 +145,8 @@ class ProximalScore(Shell):
         o = self._options(bucket, squares, *bucket.spread(table))
         rule = exact_single if len(seen) == 2 else exact_update
         flat, prior = bucket.flat, self._prior_mean(bucket)
-        sums = self._move(bucket, rule, flat["mean"], flat["sd"], flat.get("momentum"), prior, *seen, o)
-        follow(moments, sums / bucket.lengths[:, None])
+        totals = self._move(bucket, rule, flat["mean"], flat["sd"], flat.get("momentum"), prior, *seen, o)
+        follow(moments, totals, bucket.lengths)
 
     def _options(self, bucket: Bucket, squares: bool, *of_tensors: Tensor) -> ExactOptions:
         group = bucket.group
@@ -191,10 +191,10 @@ class ProximalScore(Shell):
         o = InnerOptions._make((*numbers[:7], numbers[7:]))
         rule = inner_single if len(seen) == 2 else inner_steps
         kept = [flat.get(key) for key in ("first_m", "first_r", "second_m", "second_r")]
-        sums = self._move(bucket, rule, flat["mean"], flat["sd"], *kept, self._prior_mean(bucket), *seen, o)
+        totals = self._move(bucket, rule, flat["mean"], flat["sd"], *kept, self._prior_mean(bucket), *seen, o)
         assert bucket.moments is not None
         # the slope moves twice as much as log sd
-        take(bucket.moments, sums / bucket.lengths[:, None], 2 * steps)
+        take(bucket.moments, totals, bucket.lengths, group["updates"], 2 * steps)
 
     def _precision_status(self) -> str:
         group, rows = self._head, self.slope_noise()
