@@ -278,7 +278,7 @@ def test_prediction_is_timed_against_a_forward_pass_and_a_draw():
     from bayescore.bench.predict import predict
 
     *_, part = predict(network("mlp-small"), 4, 2, [1, 4], math.inf, quiet)
-    assert [row.problem for row in part.rows] == ["forward", "draw", "S = 1", "S = 4"]
+    assert [row.problem for row in part.rows] == ["alone", "alone", "S = 1", "S = 4"]
     times = {row.problem: statistics.median(row.seconds) for row in part.rows}
     (four,) = (row.numbers for row in part.rows if row.problem == "S = 4")
     assert four["seconds_per_sample"] == times["S = 4"] / 4

@@ -7,20 +7,24 @@ import importlib.util
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
+from toy_tools import make_record
 
 from bayescore.data import Images, Split
-from bayescore.experiments.networks import mnist, mnist_tuning, scale_limits
+from bayescore.experiments import Records
+from bayescore.experiments.networks import linear_gaussian, mnist, mnist_tuning, scale_limits
 from bayescore.experiments.networks.learn import Schedule, learn, network
 from bayescore.experiments.networks.learners import LEARNERS
 from bayescore.experiments.networks.mnist_arms import ARMS, TUNED
 from bayescore.experiments.networks.printed import PrintedADVI, PrintedProximal
 from bayescore.experiments.networks.scale_worker import attempt
 from bayescore.experiments.networks.split import batches
+from bayescore.experiments.verdicts import NOT_REPRODUCED
 from bayescore.models import mlp
 
 SHORT = Schedule(epochs=2, every=1, patience=2, batch_size=16, draws=2)
@@ -105,7 +109,7 @@ def test_members_and_arms_are_listed_for_every_percentage():
 
 
 def test_every_tuned_method_has_as_many_trials():
-    assert {len(trials) for trials in mnist_tuning.TRIALS.values()} == {10}
+    assert {len(trials) for trials in mnist_tuning.TRIALS.values()} == {16}
     assert set(mnist_tuning.TRIALS) == set(TUNED)
 
 
@@ -144,3 +148,22 @@ def test_a_method_runs_within_its_limit_and_says_why_it_does_not():
 def test_the_ladder_ends_with_the_papers_network():
     runs = scale_limits.runs({}, [0], ("BaM, full",))
     assert runs[-1].config["hidden"] == [1000, 1000, 1000]
+
+
+def test_the_linear_model_counts_what_was_learned_and_judges_the_status():
+    few = {"long": {"batch": 32, "temperature": 1.0, "steps": 3}, "steps": 2,
+           "kappas": [(1000, 1.0), (10, 1e-6)]}  # fmt: skip
+    runs = linear_gaussian.runs(few, [0], ("ProximalScore(batch_size=B)", "BaM, 2 draws"))
+    records = Records(
+        replace(make_record("x"), method=run.method, config=dict(run.config), metrics=dict(outcome.metrics))
+        for run, outcome in zip(runs, linear_gaussian.execute(runs), strict=True)
+    )
+    assert [record.metrics["learned"] for record in records] == [False] * 6
+    assert all(0 < record.metrics["sd_rms"] <= record.metrics["sd_worst"] for record in records)
+    long, kappas = linear_gaussian.tables(records)
+    assert [row[0] for row in long.rows] == ["ProximalScore(batch_size=B)", "BaM, 2 draws"]
+    assert list(kappas.columns) == ["method", "kappa 1", "kappa 1e+08"]
+    (claim,) = linear_gaussian.EXPERIMENT.claims
+    assert claim.rule.judge(records).verdict is None
+    sure = replace(records[0], metrics={"learned": True, "sd_worst": 0.2})
+    assert claim.rule.judge(Records([sure])).verdict == NOT_REPRODUCED

@@ -1,7 +1,6 @@
 """On a linear model with Gaussian noise the mean-field posterior is known: the optimizers find it.
 
-20 weights, 1,000 data. With A = X^T X/tau + I the best diagonal Gaussian (in the ELBO) has the mean
-A^-1 X^T y/tau and the variances 1/A_ii. A batch of B stands for kappa = N/(B tau) data sets.
+The problem is that of the experiment linear-gaussian: 20 weights, 1,000 data, kappa = N/(B tau).
 """
 
 from __future__ import annotations
@@ -9,62 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from small_networks import SHELLS
-from torch import Tensor
 
-from bayescore.optim.base import Shell
-
-DATA, DIM = 1000, 20
+from bayescore.experiments.networks.linear_gaussian import ADAM, DATA, DIM, Errors, learn_linear
 
 
-def problem() -> tuple[Tensor, Tensor]:
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(DATA, DIM, generator=rng, dtype=torch.float64)
-    return x, x @ torch.randn(DIM, generator=rng, dtype=torch.float64) + torch.randn(
-        DATA, generator=rng, dtype=torch.float64
-    )
-
-
-def optimum(temperature: float) -> tuple[Tensor, Tensor]:
-    x, y = problem()
-    precision = x.T @ x / temperature + torch.eye(DIM, dtype=torch.float64)
-    return torch.linalg.solve(precision, x.T @ y / temperature), precision.diagonal().rsqrt()
-
-
-RATES = {"gradient": 0.01, "advi": 0.01}  # Adam's: the weights are up to 2 away from where they start
-
-
-def run(
-    shell: str,
-    steps: int,
-    batch: int,
-    temperature: float = 1.0,
-    draws: int = 2,
-    *,
-    at_optimum: bool = False,
-    **options: Any,
-) -> tuple[Tensor, Tensor, Shell]:
-    """Relative error of the sds, error of the means in sds, and the optimizer, after shuffled epochs."""
-    x, y = (v.float() for v in problem())
-    p = torch.nn.Parameter(optimum(temperature)[0].float() if at_optimum else torch.zeros(DIM))
-    if shell in RATES:
-        options.setdefault("lr", RATES[shell])
-    opt = SHELLS[shell]([p], DATA, temperature=temperature, **options)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 1e-4 ** (1 / steps))
-    rng, order = torch.Generator().manual_seed(1), torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
-        if len(order) < batch:
-            order = torch.randperm(DATA, generator=rng)
-        rows, order = order[:batch], order[batch:]
-        for _ in range(draws):
-            with opt.sample():
-                p.grad = x[rows].T @ (x[rows] @ p.detach() - y[rows]) / batch
-        opt.step()
-        schedule.step()
-    mean, sd = optimum(temperature)
-    state = opt.state[p]
-    return state["sd"].double() / sd - 1, (state["mean"].double() - mean) / sd, opt
+def run(shell: str, steps: int, batch: int, *size: Any, **options: Any) -> Errors:
+    if shell in ("gradient", "advi"):
+        options = ADAM | options
+    return learn_linear(SHELLS[shell], steps, batch, *size, **options)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from bayescore.optim import ProximalScore
 __all__ = ["SAMPLES", "predict"]
 
 SAMPLES = (1, 2, 5, 10, 20, 50)
-FORWARD, DRAW = "forward", "draw"
+FORWARD, DRAW = "forward pass", "draw of the weights"
 
 
 def predict(
@@ -78,7 +78,7 @@ def _forward(posterior: GaussianPosterior, x: torch.Tensor) -> object:
 def _part(net: Network, batch: int, times: dict[str, list[float]]) -> Part:
     medians = {name: statistics.median(values) for name, values in times.items()}
     floor = medians[FORWARD] + medians[DRAW]
-    rows = [Row(name, "alone", tuple(times[name]), numbers={"size": 1}) for name in (FORWARD, DRAW)]
+    rows = [Row("alone", name, tuple(times[name]), numbers={"size": 1}) for name in (FORWARD, DRAW)]
     counts = {name: int(name.removeprefix("S = ")) for name in times if name not in (FORWARD, DRAW)}
     for name, count in counts.items():
         numbers = {"size": count, "seconds_per_sample": medians[name] / count}

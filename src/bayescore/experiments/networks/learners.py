@@ -170,7 +170,8 @@ class IVON(Learner):
         torch.manual_seed(
             self.seed
         )  # it draws from torch's global generator; a run has its own process state
-        return Optimizer(self.model.parameters(), ess=self.num_data, **options)
+        ess = self.num_data / options.pop("temperature", 1.0)
+        return Optimizer(self.model.parameters(), ess=ess, **options)
 
     def learn(self, loss: Callable[[], Tensor]) -> None:
         with self.optimizer.sampled_params(train=True):

@@ -30,20 +30,33 @@ def _trials(names: str, *values: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names.split(), value, strict=True)) for value in values]
 
 
-#: ten settings of each method: the best two of an earlier grid of eight, where the best of nearly every
-#: method was at an edge, and eight around and beyond them
+#: sixteen settings of each method: the best two of an earlier grid of eight, where the best of nearly every
+#: method was at an edge, eight beyond them, and six near the best of these or colder
 TRIALS: dict[str, list[dict[str, Any]]] = {
     "Plain": _trials(
         "lr weight_decay",
         *((1e-4, decay) for decay in (0.1, 3.0, 10.0, 30.0)),
         *((5e-5, decay) for decay in (0.1, 3.0, 10.0, 30.0)),
         *((2e-4, decay) for decay in (10.0, 30.0)),
+        *((3.5e-5, decay) for decay in (10.0, 20.0)),
+        *((2.5e-5, decay) for decay in (10.0, 30.0)),
+        (5e-5, 20.0),
+        (7e-5, 10.0),
     ),
     "Ours, exact": [
         *_cold(1.0, (0.05, 0.003), (0.05, 0.006), (0.1, 0.001), (0.1, 0.003), (0.1, 0.006), (0.2, 0.003)),
         *_cold(0.1, (0.1, 0.003), (0.2, 0.006)),
         *_cold(0.01, (0.1, 0.003)),
         {"lr": 0.1, "init_sd": 0.003, "prior_sd": 0.1},
+        *_trials(
+            "lr init_sd temperature damping prior_sd",
+            (0.1, 0.003, 1e-7, 20.0, 0.05),
+            (0.2, 0.003, 1e-7, 20.0, 0.05),
+            (0.1, 0.003, 1e-7, 10.0, 0.05),
+            (0.1, 0.003, 1e-7, 20.0, 1.0),
+            (0.1, 0.005, 3e-7, 20.0, 0.05),
+            (0.05, 0.005, 1e-6, 20.0, 0.05),
+        ),
     ],
     "Ours, gradient": [
         {"solver": "gradient", **trial}
@@ -54,6 +67,9 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             *_cold(1.0, (5e-5, 0.006)),
             {"lr": 5e-5, "init_sd": 0.006, "prior_sd": 0.1},
             {"lr": 5e-5, "init_sd": 0.003, "prior_sd": 0.05},
+            *_cold(1e-4, (1.8e-5, 0.006), (1.8e-5, 0.003), (1.25e-5, 0.006), (1.25e-5, 0.003)),
+            *_cold(1e-4, (2.5e-5, 0.0015)),
+            *_cold(1e-6, (2.5e-5, 0.003)),
         ]
     ],
     "ADVI": _trials(
@@ -68,6 +84,12 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (1e-4, 0.006, 10.0, 1.0),
         (1e-4, 0.006, 1.0, 0.1),
         (1e-4, 0.003, 1.0, 0.05),
+        (2.5e-5, 0.006, 1.0, 1.0),
+        (2.5e-5, 0.003, 1.0, 1.0),
+        (2.5e-5, 0.0015, 1.0, 1.0),
+        (5e-5, 0.0015, 1.0, 1.0),
+        (3.5e-5, 0.003, 1.0, 0.1),
+        (2.5e-5, 0.003, 1.0, 0.05),
     ),
     # lr/(1 + lr) N sd^2/temperature is the rate of its first steps: 0.03 to 0.1 here too
     "BaM, diagonal": [
@@ -75,6 +97,15 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         *_cold(0.1, (1.0, 0.003), (5.0, 0.003), (0.2, 0.006), (0.5, 0.006), (1.0, 0.006)),
         *_cold(0.01, (0.1, 0.003), (0.25, 0.003)),
         {"lr": 0.5, "init_sd": 0.006, "temperature": 0.1, "prior_sd": 0.1},
+        *_cold(0.1, (2.0, 0.006)),
+        *_cold(0.01, (0.05, 0.006)),
+        *_trials(
+            "lr init_sd temperature damping prior_sd",
+            (1.0, 0.006, 0.1, 20.0, 1.0),
+            (0.02, 0.003, 1e-3, 20.0, 0.05),
+            (2e-4, 0.003, 1e-5, 20.0, 0.05),
+            (2e-6, 0.003, 1e-7, 20.0, 0.05),
+        ),
     ],
     "MC-dropout": _trials(
         "lr p weight_decay",
@@ -88,6 +119,12 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (1e-4, 0.3, 10.0),
         (1e-4, 0.4, 10.0),
         (1e-4, 0.4, 30.0),
+        (7e-5, 0.3, 3.0),
+        (7e-5, 0.3, 10.0),
+        (7e-5, 0.4, 10.0),
+        (1e-4, 0.2, 10.0),
+        (1e-4, 0.25, 5.0),
+        (1.5e-4, 0.3, 10.0),
     ),
     "SGLD": _trials(
         "preconditioned lr temperature prior_sd",
@@ -101,8 +138,14 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (False, 0.05, 1e-2, 0.1),
         (True, 3e-5, 1e-2, 1.0),
         (True, 3e-5, 1e-4, 1.0),
+        (True, 3e-5, 1e-6, 1.0),
+        (True, 2e-5, 1e-5, 1.0),
+        (True, 1e-5, 1e-4, 1.0),
+        (False, 0.05, 3e-3, 1.0),
+        (False, 0.07, 3e-3, 1.0),
+        (False, 0.04, 1e-2, 1.0),
     ),
-    # its hess_init is 1/(N sd^2), its weight_decay 1/(N prior_sd^2)
+    # its hess_init is temperature/(N sd^2), its weight_decay temperature/(N prior_sd^2)
     "IVON": _trials(
         "lr hess_init weight_decay",
         (0.08, 46.3, 1e-3),
@@ -115,6 +158,15 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (0.15, 46.3, 0.02),
         (0.15, 46.3, 0.17),
         (0.3, 185.0, 0.17),
+        (0.05, 46.3, 1e-3),
+        (0.06, 46.3, 0.05),
+    )
+    + _trials(
+        "lr hess_init weight_decay temperature beta2",
+        (0.08, 0.067, 1e-4, 1e-3, 0.9999),
+        (0.08, 6.7e-4, 1e-6, 1e-5, 0.9999),
+        (0.08, 1.85e-5, 1e-8, 1e-7, 0.9999),
+        (0.1, 1.85e-5, 1e-8, 1e-7, 0.999),
     ),
 }
 SETTINGS: dict[str, Any] = {
@@ -176,7 +228,7 @@ def figures(records: Records) -> list[Figure]:  # noqa: ARG001
 
 EXPERIMENT = Experiment(
     id="mnist-tuning",
-    title="Settings for MNIST: ten trials per method, on validation",
+    title="Settings for MNIST: sixteen trials per method, on validation",
     location="beside Fig. 3",
     shows="The validation NLL of every trial at 1 % of the training images.",
     methods=tuple(TRIALS),
