@@ -74,10 +74,15 @@ class Learner(ABC):
 
 
 class _Shell(Learner):
+    """`init_curvature` F, of one image, stands for the init_sd that it implies, sqrt(temperature/(N F))."""
+
     kind: type[Any]
 
     def make(self, options: dict[str, Any]) -> Any:
         options.setdefault("batch_size", self.batch_size)
+        if "init_curvature" in options:
+            total = self.num_data * options.pop("init_curvature")
+            options["init_sd"] = math.sqrt(options.get("temperature", 1.0) / total)
         return self.kind(self.model.named_parameters(), num_data=self.num_data, seed=self.seed, **options)
 
     def learn(self, loss: Callable[[], Tensor]) -> None:

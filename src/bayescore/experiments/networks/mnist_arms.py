@@ -26,7 +26,7 @@ PLAIN = "Plain"
 FROM_PLAIN = {
     PLAIN: "the network itself",
     "Plain, temperature": "its logits scaled on validation",
-    "Laplace": "last layer, Kronecker, prior precision by marginal likelihood",
+    "Laplace": "last layer, Kronecker, prior chosen on validation",
     f"Ensemble x{MEMBERS}": "five networks",
 }
 Spec = dict[str, Any]
@@ -113,11 +113,13 @@ def _from_plain(method: str, members: Sequence[Learned], split: Split) -> Poster
         return None
     if method == PLAIN:
         return point
+    validation = [(split.validation.x, split.validation.y)]
     if method == "Plain, temperature":
-        return point.scaled([(split.validation.x, split.validation.y)])
+        return point.scaled(validation)
     if method == "Laplace":
+        train = DataLoader(TensorDataset(split.train.x, split.train.y), batch_size=128)
         with point.mean_() as model:
-            return laplace(model, DataLoader(TensorDataset(split.train.x, split.train.y), batch_size=128))
+            return laplace(model, train, prior_sd="validation", validation=validation)
     return Ensemble([one for one in points if one is not None])
 
 
