@@ -99,12 +99,12 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         {"lr": 0.5, "init_sd": 0.006, "temperature": 0.1, "prior_sd": 0.1},
         *_cold(0.1, (2.0, 0.006)),
         *_cold(0.01, (0.05, 0.006)),
+        {"lr": 1.0, "init_sd": 0.006, "temperature": 0.1, "damping": 20.0},
         *_trials(
-            "lr init_sd temperature damping prior_sd",
-            (1.0, 0.006, 0.1, 20.0, 1.0),
-            (0.02, 0.003, 1e-3, 20.0, 0.05),
-            (2e-4, 0.003, 1e-5, 20.0, 0.05),
-            (2e-6, 0.003, 1e-7, 20.0, 0.05),
+            "lr init_curvature temperature damping prior_sd",
+            (0.02, 0.2, 1e-3, 20.0, 0.05),
+            (2e-4, 2e-3, 1e-5, 20.0, 0.05),
+            (2e-6, 2e-5, 1e-7, 20.0, 0.05),
         ),
     ],
     "MC-dropout": _trials(
