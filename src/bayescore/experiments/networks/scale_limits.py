@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,12 +94,18 @@ def tables(records: Records) -> list[Table]:
                 best.metrics["peak_gb"] if best else None,
                 best.seconds / best.config["steps"] if best else None,
                 first.metrics.get("parameters") if first else None,
-                first.metrics["reason"] if first else "the largest of the ladder runs",
+                _words(first.metrics["reason"]) if first else "the largest of the ladder runs",
             ]
         )
-    columns = ["arm", "most weights", "peak GB", "seconds per step", "next", "why it fails"]
+    columns = ["arm", "most weights", "peak GB", "seconds per step", "fails at", "why"]
     note = "Two steps of each method in float32 with at most 8 GB; the largest network is the paper's."
     return [Table(TITLE, columns, rows, note=note)]
+
+
+def _words(reason: str) -> str:
+    """The allocator's message in words; any other is one already."""
+    found = re.search(r"tried to allocate (\d+) bytes", reason)
+    return f"out of memory, asking for {int(found[1]) / 1e9:.2g} GB more" if found else reason
 
 
 def figures(records: Records) -> list[Figure]:  # noqa: ARG001
