@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 __all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "slope", "take"]
@@ -39,7 +40,8 @@ def take(moments: Tensor, totals: Tensor, sizes: Tensor, t: int, weight: float) 
     """
     follow(moments, totals, sizes)
     level, _, noise = measured(moments, t, sizes)
-    arrived = _beyond(level, noise, sizes) <= AWAY
+    error = _error(noise, sizes)
+    arrived = level.abs() <= torch.maximum(AWAY + 2 * error, 4 * error)  # noise must not start it all over
     moments[:, 2].add_(weight / totals[:, 2]).mul_(arrived)
 
 
@@ -55,9 +57,9 @@ def measured(moments: Tensor, t: int, size: Tensor) -> tuple[Tensor, Tensor, Ten
     return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()
 
 
-def _beyond(level: Tensor, noise: Tensor, size: Tensor) -> Tensor:
-    """How far the mean slope is from zero beyond twice its own error."""
-    return (level.abs() - 2 * (noise * (1 - MEMORY) / size).sqrt()).clamp_min(0)
+def _error(noise: Tensor, size: Tensor) -> Tensor:
+    """Standard error of the mean slope."""
+    return (noise * (1 - MEMORY) / size).sqrt()
 
 
 class Slope(NamedTuple):
@@ -74,7 +76,8 @@ def slope(moments: Tensor, t: int, size: int) -> Slope:
     """The measurements that a tensor's three numbers hold after t steps."""
     many = moments.new_tensor(float(size))
     level, _, noise = measured(moments, t, many)
-    return Slope(size, *(float(v) for v in (level, _beyond(level, noise, many), noise, moments[2])))
+    away = (level.abs() - 2 * _error(noise, many)).clamp_min(0)
+    return Slope(size, *(float(v) for v in (level, away, noise, moments[2])))
 
 
 def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, rho: float = 1.0) -> str:
