@@ -22,7 +22,7 @@ __all__ = ["EXPERIMENT", "TRIALS"]
 OTHER_SEEDS = 100
 
 
-def _cold(temperature: float, *trials: tuple[float, float]) -> list[dict[str, Any]]:
+def _at(temperature: float, *trials: tuple[float, float]) -> list[dict[str, Any]]:
     return [{"lr": lr, "init_sd": sd, "temperature": temperature} for lr, sd in trials]
 
 
@@ -44,9 +44,9 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (7e-5, 10.0),
     ),
     "Ours, exact": [
-        *_cold(1.0, (0.05, 0.003), (0.05, 0.006), (0.1, 0.001), (0.1, 0.003), (0.1, 0.006), (0.2, 0.003)),
-        *_cold(0.1, (0.1, 0.003), (0.2, 0.006)),
-        *_cold(0.01, (0.1, 0.003)),
+        *_at(1.0, (0.05, 0.003), (0.05, 0.006), (0.1, 0.001), (0.1, 0.003), (0.1, 0.006), (0.2, 0.003)),
+        *_at(0.1, (0.1, 0.003), (0.2, 0.006)),
+        *_at(0.01, (0.1, 0.003)),
         {"lr": 0.1, "init_sd": 0.003, "prior_sd": 0.1},
         *_trials(
             "lr init_curvature temperature damping prior_sd",
@@ -61,15 +61,15 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
     "Ours, gradient": [
         {"solver": "gradient", **trial}
         for trial in [
-            *_cold(1e-3, (5e-5, 0.01)),
-            *_cold(1e-4, (5e-5, 0.01), (5e-5, 0.006), (5e-5, 0.003), (2.5e-5, 0.006), (2.5e-5, 0.003)),
-            *_cold(1e-4, (1e-4, 0.006)),
-            *_cold(1.0, (5e-5, 0.006)),
+            *_at(1e-3, (5e-5, 0.01)),
+            *_at(1e-4, (5e-5, 0.01), (5e-5, 0.006), (5e-5, 0.003), (2.5e-5, 0.006), (2.5e-5, 0.003)),
+            *_at(1e-4, (1e-4, 0.006)),
+            *_at(1.0, (5e-5, 0.006)),
             {"lr": 5e-5, "init_sd": 0.006, "prior_sd": 0.1},
             {"lr": 5e-5, "init_sd": 0.003, "prior_sd": 0.05},
-            *_cold(1e-4, (1.8e-5, 0.006), (1.8e-5, 0.003), (1.25e-5, 0.006), (1.25e-5, 0.003)),
-            *_cold(1e-4, (2.5e-5, 0.0015)),
-            *_cold(1e-6, (2.5e-5, 0.003)),
+            *_at(1e-4, (1.8e-5, 0.006), (1.8e-5, 0.003), (1.25e-5, 0.006), (1.25e-5, 0.003)),
+            *_at(1e-4, (2.5e-5, 0.0015)),
+            *_at(1e-6, (2.5e-5, 0.003)),
         ]
     ],
     "ADVI": _trials(
@@ -93,13 +93,13 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
     ),
     # lr/(1 + lr) N sd^2/temperature is the rate of its first steps: 0.03 to 0.1 here too
     "BaM, diagonal": [
-        *_cold(1.0, (1.0, 0.01), (5.0, 0.01)),
-        *_cold(0.1, (1.0, 0.003), (5.0, 0.003), (0.2, 0.006), (0.5, 0.006), (1.0, 0.006)),
-        *_cold(0.01, (0.1, 0.003)),
+        *_at(1.0, (1.0, 0.01), (5.0, 0.01)),
+        *_at(0.1, (1.0, 0.003), (5.0, 0.003), (0.2, 0.006), (0.5, 0.006), (1.0, 0.006)),
+        *_at(0.01, (0.1, 0.003)),
         {"lr": 0.25, "init_curvature": 1.85, "temperature": 0.01},
         {"lr": 0.5, "init_sd": 0.006, "temperature": 0.1, "prior_sd": 0.1},
-        *_cold(0.1, (2.0, 0.006)),
-        *_cold(0.01, (0.05, 0.006)),
+        *_at(0.1, (2.0, 0.006)),
+        *_at(0.01, (0.05, 0.006)),
         {"lr": 1.0, "init_sd": 0.006, "temperature": 0.1, "damping": 20.0},
         *_trials(
             "lr init_curvature temperature damping prior_sd",
@@ -235,7 +235,7 @@ EXPERIMENT = Experiment(
     methods=tuple(TRIALS),
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "paper": Profile(seeds=1, minutes=45, settings={}),
+        "paper": Profile(seeds=1, minutes=80, settings={}),
     },
     runs=runs,
     execute=execute,
