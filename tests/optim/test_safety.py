@@ -155,6 +155,8 @@ def test_the_posterior_of_another_model_is_refused() -> None:
         (lambda p: ProximalScore(p, 10, prior_mean={}), "named_parameters"),
         (lambda p: ADVI(p, 10, prior_sd=-1.0), "prior_sd"),
         (lambda p: ADVI(p, 10, init_sd=0.0), "init_sd"),
+        (lambda p: ADVI(p, 10, weight_decay=-1.0), "weight_decay"),
+        (lambda p: ProximalScore(p, 10, lr=0.1, weight_decay=10.0), "share of a weight"),
         (lambda p: BaM(p, 10, samples=1), "samples"),
         (lambda p: SGLD(p, 10, keep=1), "keep"),
     ],

@@ -164,6 +164,7 @@ class BaM(Shell):
         init_sd: float | None = None,
         prior_mean: Any = 0.0,
         prior_sd: float = 1.0,
+        weight_decay: float = 0.0,
         temperature: float = 1.0,
         samples: int = 2,
         accumulate: int = 1,
@@ -249,11 +250,12 @@ class BaM(Shell):
         k = c * tight * state["sd"]  # the prior adds k eps to every per-datum gradient
         cross = state["sum_xg"] / draws - zbar * d
         spread = state["sum_gg"] / draws - d.square() + 2 * k * cross + k.square() * z2
-        pull = c * tight * (state["mean"] - self._prior_mean(bucket))
+        far = state["mean"] - self._prior_mean(bucket)
+        pull = c * tight * far
         gbar = -scale * (state["sum_first_g"] + d + pull + k * zbar)
         g2 = scale.square() * spread.clamp_min(0)
         mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, group["lr"])
-        state["mean"].copy_(mean)
+        state["mean"].copy_(mean - self._decay(bucket) * far)
         state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
         self._restore(bucket)
 

@@ -8,6 +8,9 @@ Units. The user gives the mean loss l(theta) and N = num_data; tau is the temper
 With c = tau/N the score of the posterior is
     s(theta) = -(1/c) (grad l(theta) + delta (theta - m0)),      delta = c/s0^2                       (1)
 and everything is computed in per-datum units, c s, which stay in range for tau from 1 to 1e-6 and any N.
+Whatever a method does to the mean m, with weight_decay = w it also decays towards the prior's as in AdamW,
+    m <- m + move(m) - lr w (m - m0)                                                                  (2)
+which no prior does: the score (1) of a weak prior is nothing beside the data's, and a strong one decides sds.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from bayescore.nn.posterior import Posterior
 from bayescore.optim.arriving import check_arriving, hooked, is_spent
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
-from bayescore.optim.fused import Rule, and_write, from_draw
+from bayescore.optim.fused import Rule, and_write, decayed, from_draw
 from bayescore.optim.gradients import finite, scale_of
 from bayescore.optim.noise import Noise, Placed
 from bayescore.optim.precision import Slope, slope
@@ -60,8 +63,16 @@ class Shell(Sampling):
         value = bucket.group["prior_mean"]
         return bucket.flat["mean"].new_tensor(float(value) if isinstance(value, int | float) else 0.0)
 
+    def _decay(self, bucket: Bucket) -> float:
+        """lr w of (2)"""
+        return float(bucket.group["lr"] * bucket.group["weight_decay"])
+
     def _move(self, bucket: Bucket, rule: Rule, mean: Tensor, *args: Any) -> Any:
-        """Apply a rule that moves the mean, and write the new mean into the module in the same pass."""
+        """Apply a rule that moves the mean, with (2), and write the new mean into the module in one pass."""
+        if share := self._decay(bucket):
+            other, *rest = args
+            towards, shares = self._prior_mean(bucket), self._numbers(bucket, share)
+            rule, args = decayed(rule), (other, towards, *shares, *rest)
         for placed in (a for a in args if isinstance(a, Placed)):
             others = [a for a in args if a is not placed]
             taking = from_draw(rule, placed.difference)

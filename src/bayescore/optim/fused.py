@@ -23,7 +23,16 @@ from torch import Tensor
 
 from bayescore.optim.noise import Key, drawn, is_hashed
 
-__all__ = ["Pass", "Rule", "and_write", "from_draw", "keep_heap", "of_one_draw", "run_in_slices"]
+__all__ = [
+    "Pass",
+    "Rule",
+    "and_write",
+    "decayed",
+    "from_draw",
+    "keep_heap",
+    "of_one_draw",
+    "run_in_slices",
+]
 
 SLICE = 1 << 15  # weights per slice: what a rule computes on the way then stays in the cache
 
@@ -139,6 +148,22 @@ def and_write(rule: Rule) -> Rule:
         return terms
 
     return writing
+
+
+@functools.cache
+def decayed(rule: Rule) -> Rule:
+    """`rule(mean, other, ...)` as `rule(mean, other, towards, share, ...)`: the mean also decays.
+
+    m <- m + move(m) - share (m - towards), the decay of AdamW.
+    """
+
+    def decaying(mean: Tensor, other: Tensor, towards: Tensor, share: Tensor, *rest: Any) -> Any:
+        decay = share * (mean - towards)
+        terms = rule(mean, other, *rest)
+        mean.sub_(decay)
+        return terms
+
+    return decaying
 
 
 @functools.cache

@@ -31,6 +31,13 @@ def check_group(group: dict[str, Any]) -> None:
     for name in ("temperature", "lr"):
         positive(name, group[name])
     positive("prior_sd", group["prior_sd"], infinite=True)
+    if group["weight_decay"] != 0:
+        positive("weight_decay", group["weight_decay"])
+        if group["lr"] * group["weight_decay"] >= 1:
+            raise ValueError(
+                "lr * weight_decay is the share of a weight that each step takes off and must be below 1; "
+                f"got {group['lr']:g} * {group['weight_decay']:g}"
+            )
     if group["init_sd"] is not None:
         positive("init_sd", group["init_sd"])
     if group["batch_size"] is not None:

@@ -46,6 +46,7 @@ class ProximalScore(Shell):
             half of the weights' root mean square.
         prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as
             they are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
+        weight_decay: the mean also decays towards the prior's, by lr * weight_decay per step, as in AdamW.
         temperature: tau; the likelihood is raised to 1/tau.
         samples: draws per step with `opt.step(closure)`.
         accumulate: backward calls per block whose gradients are to be averaged.
@@ -81,6 +82,7 @@ class ProximalScore(Shell):
         init_sd: float | None = None,
         prior_mean: Any = 0.0,
         prior_sd: float = 1.0,
+        weight_decay: float = 0.0,
         temperature: float = 1.0,
         samples: int = 1,
         accumulate: int = 1,

@@ -30,8 +30,9 @@ def _trials(names: str, *values: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names.split(), value, strict=True)) for value in values]
 
 
-#: sixteen settings of each method: the best two of an earlier grid of eight, where the best of nearly every
-#: method was at an edge, eight beyond them, and six near the best of these or colder
+#: twenty settings of each method: the best two of an earlier grid of eight, where the best of nearly every
+#: method was at an edge, eight beyond them, six near the best of these or colder, and four with the weight
+#: decay that the plain network had all along, or near the best where that was no news
 TRIALS: dict[str, list[dict[str, Any]]] = {
     "Plain": _trials(
         "lr weight_decay",
@@ -42,6 +43,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         *((2.5e-5, decay) for decay in (10.0, 30.0)),
         (5e-5, 20.0),
         (7e-5, 10.0),
+        (7e-5, 20.0),
+        (7e-5, 15.0),
+        (5e-5, 15.0),
+        (1e-4, 20.0),
     ),
     "Ours, exact": [
         *_at(1.0, (0.05, 0.003), (0.05, 0.006), (0.1, 0.001), (0.1, 0.003), (0.1, 0.006), (0.2, 0.003)),
@@ -57,6 +62,13 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             (0.1, 5e-5, 1e-6, 20.0, 0.05),
             (0.05, 5e-5, 1e-6, 20.0, 0.05),
         ),
+        *_trials(
+            "lr init_curvature temperature damping prior_sd weight_decay",
+            (0.1, 2e-5, 1e-7, 20.0, 0.05, 2e-3),
+            (0.1, 2e-5, 1e-7, 20.0, 0.05, 5e-3),
+            (0.2, 2e-5, 1e-7, 20.0, 0.05, 2.5e-3),
+            (0.2, 2e-5, 1e-7, 20.0, 0.05, 5e-3),
+        ),
     ],
     "Ours, gradient": [
         {"solver": "gradient", **trial}
@@ -70,6 +82,14 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             *_at(1e-4, (1.8e-5, 0.006), (1.8e-5, 0.003), (1.25e-5, 0.006), (1.25e-5, 0.003)),
             *_at(1e-4, (2.5e-5, 0.0015)),
             *_at(1e-6, (2.5e-5, 0.003)),
+            *(
+                {**trial, "weight_decay": decay}
+                for trial, decay in zip(
+                    _at(1e-4, (2.5e-5, 0.0015), (2.5e-5, 0.0015), (5e-5, 0.0015), (2.5e-5, 0.003)),
+                    (10.0, 20.0, 10.0, 20.0),
+                    strict=True,
+                )
+            ),
         ]
     ],
     "ADVI": _trials(
@@ -90,6 +110,13 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (5e-5, 0.0015, 1.0, 1.0),
         (3.5e-5, 0.003, 1.0, 0.1),
         (2.5e-5, 0.003, 1.0, 0.05),
+    )
+    + _trials(
+        "lr init_sd sd_rate prior_sd weight_decay",
+        (5e-5, 0.0015, 1.0, 1.0, 10.0),
+        (5e-5, 0.0015, 1.0, 1.0, 20.0),
+        (1e-4, 0.0015, 1.0, 1.0, 10.0),
+        (5e-5, 0.003, 1.0, 1.0, 10.0),
     ),
     # lr/(1 + lr) N sd^2/temperature is the rate of its first steps: 0.03 to 0.1 here too
     "BaM, diagonal": [
@@ -106,6 +133,13 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             (0.02, 0.2, 1e-3, 20.0, 0.05),
             (2e-4, 2e-3, 1e-5, 20.0, 0.05),
             (2e-6, 2e-5, 1e-7, 20.0, 0.05),
+        ),
+        *_trials(
+            "lr init_curvature temperature weight_decay",
+            (0.25, 1.85, 0.01, 1e-3),
+            (0.25, 1.85, 0.01, 2e-3),
+            (0.5, 1.85, 0.01, 1e-3),
+            (0.15, 1.85, 0.01, 3e-3),
         ),
     ],
     "MC-dropout": _trials(
@@ -126,6 +160,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (1e-4, 0.2, 10.0),
         (1e-4, 0.25, 5.0),
         (1.5e-4, 0.3, 10.0),
+        (1.5e-4, 0.3, 20.0),
+        (2e-4, 0.3, 10.0),
+        (1.5e-4, 0.25, 10.0),
+        (2e-4, 0.35, 15.0),
     ),
     "SGLD": _trials(
         "preconditioned lr temperature prior_sd",
@@ -145,6 +183,13 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (False, 0.05, 3e-3, 1.0),
         (False, 0.07, 3e-3, 1.0),
         (False, 0.04, 1e-2, 1.0),
+    )
+    + _trials(
+        "preconditioned lr temperature prior_sd weight_decay",
+        (True, 3e-5, 1e-6, 1.0, 8.0),
+        (True, 3e-5, 1e-6, 1.0, 16.0),
+        (True, 5e-5, 1e-6, 1.0, 10.0),
+        (True, 3e-5, 1e-4, 1.0, 16.0),
     ),
     # its hess_init is temperature/(N sd^2), its weight_decay temperature/(N prior_sd^2)
     "IVON": _trials(
@@ -161,6 +206,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (0.3, 185.0, 0.17),
         (0.05, 46.3, 1e-3),
         (0.06, 46.3, 0.05),
+        (0.03, 46.3, 1e-3),
+        (0.05, 185.0, 1e-3),
+        (0.08, 46.3, 0.01),
+        (0.1, 46.3, 0.02),
     )
     + _trials(
         "lr hess_init weight_decay temperature beta2",
