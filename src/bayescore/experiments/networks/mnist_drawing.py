@@ -20,9 +20,9 @@ from bayescore.experiments import (
 from bayescore.experiments.rules import pairs
 from bayescore.experiments.tables import Cell
 
-__all__ = ["differences_table", "percent_figure"]
+__all__ = ["OURS", "differences_table", "percent_figure"]
 
-REFERENCE = "Ours, exact"
+OURS = ("Ours, exact", "Ours, gradient")
 SHOWN = ("Plain", "ADVI", "Ours, gradient", "Ours, exact", "MC-dropout", "Laplace", "Ensemble x5", "IVON")
 
 
@@ -57,30 +57,29 @@ def percent_figure(records: Records, metrics: Mapping[str, str], *, title: str, 
 
 
 def differences_table(records: Records, metric: str, label: str) -> Table:
-    """Every arm minus ours, paired by seed, with the t interval of the mean and its p-value."""
+    """Every arm minus each of ours, paired by seed, with the t interval of the mean and its p-value."""
     rows: list[list[Cell]] = []
     for percent in sorted({record.config["percent"] for record in records}):
         chosen = records.where(percent=percent)
         for arm in chosen.arms:
-            if arm == REFERENCE:
-                continue
-            theirs, ours = pairs(chosen, metric, arm, REFERENCE)
-            if not len(ours):
-                continue
-            known = len(ours) > 1
-            rows.append(
-                [
-                    f"{percent:g} %",
-                    arm,
-                    len(ours),
-                    mean_interval(theirs - ours) if known else float(theirs[0] - ours[0]),
-                    paired_t(theirs, ours).p if known else None,
-                ]
-            )
+            both = [_difference(chosen, metric, arm, ours) for ours in OURS]
+            if any(pairs for pairs, *_ in both):
+                count = max(pairs for pairs, *_ in both)
+                rows.append([f"{percent:g} %", arm, count, *(cell for _, *cells in both for cell in cells)])
     return Table(
-        title=f"{label}: arm minus {REFERENCE}, paired by seed",
-        columns=["images", "arm", "pairs", "difference", "p, paired t"],
+        title=f"{label}: arm minus ours, paired by seed",
+        columns=["images", "arm", "pairs", *(name for ours in OURS for name in (f"minus {ours}", "p"))],
         rows=rows,
         name=f"differences-{metric.replace('_', '-')}",
-        note=f"Above 0: {REFERENCE} is better. Uncorrected for the number of comparisons.",
+        note="Above 0: ours is better. p of the paired t test, uncorrected for the number of comparisons.",
     )
+
+
+def _difference(records: Records, metric: str, arm: str, ours: str) -> tuple[int, Cell, Cell]:
+    """The number of pairs, the mean difference and its p-value."""
+    theirs, own = pairs(records, metric, arm, ours)
+    if arm == ours or not len(own):
+        return 0, None, None
+    if len(own) == 1:
+        return 1, float(theirs[0] - own[0]), None
+    return len(own), mean_interval(theirs - own), paired_t(theirs, own).p
