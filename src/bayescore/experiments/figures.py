@@ -123,6 +123,8 @@ def plot_points(
     paper: Mapping[str, float] | None = None,
 ) -> None:
     """One row per arm: the estimate with its interval and, as a star, the paper's value."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     look = looks(points) if look is None else look
     printed = paper or {}
     axes.set_xscale("log" if log else "linear")
@@ -147,6 +149,11 @@ def plot_points(
     axes.set_yticks(list(places.values()), list(places))
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(label)
+    low, high = axes.get_xlim()
+    if log and high < 100 * low:  # too few powers of ten to go by
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def shared_legend(drawing: Drawing, columns: int = 4) -> None:
