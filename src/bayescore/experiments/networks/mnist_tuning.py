@@ -30,9 +30,9 @@ def _trials(names: str, *values: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names.split(), value, strict=True)) for value in values]
 
 
-#: twenty settings of each method: the best two of an earlier grid of eight, where the best of nearly every
-#: method was at an edge, eight beyond them, six near the best of these or colder, and four with the weight
-#: decay that the plain network had all along, or near the best where that was no news
+#: 24 settings of each method: the best two of an earlier grid of eight, where the best of nearly every method
+#: was at an edge, eight beyond them, six near the best of these or colder, four with the weight decay that the
+#: plain network had all along, or near the best where that was no news, and four around the best of all
 TRIALS: dict[str, list[dict[str, Any]]] = {
     "Plain": _trials(
         "lr weight_decay",
@@ -47,6 +47,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (7e-5, 15.0),
         (5e-5, 15.0),
         (1e-4, 20.0),
+        (1e-4, 25.0),
+        (1.5e-4, 15.0),
+        (1.5e-4, 20.0),
+        (2e-4, 20.0),
     ),
     "Ours, exact": [
         *_at(1.0, (0.05, 0.003), (0.05, 0.006), (0.1, 0.001), (0.1, 0.003), (0.1, 0.006), (0.2, 0.003)),
@@ -68,6 +72,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             (0.1, 2e-5, 1e-7, 20.0, 0.05, 5e-3),
             (0.2, 2e-5, 1e-7, 20.0, 0.05, 2.5e-3),
             (0.2, 2e-5, 1e-7, 20.0, 0.05, 5e-3),
+            (0.3, 2e-5, 1e-7, 20.0, 0.05, 3e-3),
+            (0.3, 2e-5, 1e-7, 20.0, 0.05, 5e-3),
+            (0.4, 2e-5, 1e-7, 20.0, 0.05, 2.5e-3),
+            (0.4, 2e-5, 1e-7, 20.0, 0.05, 5e-3),
         ),
     ],
     "Ours, gradient": [
@@ -82,13 +90,16 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             *_at(1e-4, (1.8e-5, 0.006), (1.8e-5, 0.003), (1.25e-5, 0.006), (1.25e-5, 0.003)),
             *_at(1e-4, (2.5e-5, 0.0015)),
             *_at(1e-6, (2.5e-5, 0.003)),
-            *(
-                {**trial, "weight_decay": decay}
-                for trial, decay in zip(
-                    _at(1e-4, (2.5e-5, 0.0015), (2.5e-5, 0.0015), (5e-5, 0.0015), (2.5e-5, 0.003)),
-                    (10.0, 20.0, 10.0, 20.0),
-                    strict=True,
-                )
+            *_trials(
+                "lr init_sd temperature weight_decay",
+                (2.5e-5, 0.0015, 1e-4, 10.0),
+                (2.5e-5, 0.0015, 1e-4, 20.0),
+                (5e-5, 0.0015, 1e-4, 10.0),
+                (2.5e-5, 0.003, 1e-4, 20.0),
+                (2.5e-5, 0.0015, 1e-4, 15.0),
+                (2.5e-5, 0.0015, 1e-6, 15.0),
+                (3.5e-5, 0.0015, 1e-4, 15.0),
+                (3.5e-5, 0.00075, 1e-4, 20.0),
             ),
         ]
     ],
@@ -117,6 +128,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (5e-5, 0.0015, 1.0, 1.0, 20.0),
         (1e-4, 0.0015, 1.0, 1.0, 10.0),
         (5e-5, 0.003, 1.0, 1.0, 10.0),
+        (5e-5, 0.00075, 1.0, 1.0, 10.0),
+        (7e-5, 0.0015, 1.0, 1.0, 15.0),
+        (7e-5, 0.00075, 1.0, 1.0, 15.0),
+        (1e-4, 0.00075, 1.0, 1.0, 20.0),
     ),
     # lr/(1 + lr) N sd^2/temperature is the rate of its first steps: 0.03 to 0.1 here too
     "BaM, diagonal": [
@@ -140,6 +155,13 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             (0.25, 1.85, 0.01, 2e-3),
             (0.5, 1.85, 0.01, 1e-3),
             (0.15, 1.85, 0.01, 3e-3),
+            (0.25, 1.85, 0.01, 4e-3),
+            (0.35, 1.85, 0.01, 3e-3),
+        ),
+        *_trials(
+            "lr init_curvature temperature damping prior_sd weight_decay",
+            (2e-6, 2e-5, 1e-7, 20.0, 0.05, 250.0),
+            (4e-6, 2e-5, 1e-7, 20.0, 0.05, 125.0),
         ),
     ],
     "MC-dropout": _trials(
@@ -164,6 +186,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (2e-4, 0.3, 10.0),
         (1.5e-4, 0.25, 10.0),
         (2e-4, 0.35, 15.0),
+        (2e-4, 0.3, 7.0),
+        (2.5e-4, 0.3, 10.0),
+        (3e-4, 0.3, 10.0),
+        (3e-4, 0.4, 10.0),
     ),
     "SGLD": _trials(
         "preconditioned lr temperature prior_sd",
@@ -190,6 +216,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (True, 3e-5, 1e-6, 1.0, 16.0),
         (True, 5e-5, 1e-6, 1.0, 10.0),
         (True, 3e-5, 1e-4, 1.0, 16.0),
+        (True, 5e-5, 1e-6, 1.0, 20.0),
+        (True, 7e-5, 1e-6, 1.0, 10.0),
+        (True, 1e-4, 1e-6, 1.0, 10.0),
+        (True, 1e-4, 1e-6, 1.0, 20.0),
     ),
     # its hess_init is temperature/(N sd^2), its weight_decay temperature/(N prior_sd^2)
     "IVON": _trials(
@@ -210,6 +240,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (0.05, 185.0, 1e-3),
         (0.08, 46.3, 0.01),
         (0.1, 46.3, 0.02),
+        (0.05, 185.0, 0.01),
+        (0.05, 740.0, 1e-3),
+        (0.08, 185.0, 0.01),
+        (0.1, 185.0, 0.02),
     )
     + _trials(
         "lr hess_init weight_decay temperature beta2",
