@@ -31,8 +31,8 @@ def _trials(names: str, *values: tuple[Any, ...]) -> list[dict[str, Any]]:
 
 
 #: 24 settings of each method: the best two of an earlier grid of eight, where the best of nearly every method
-#: was at an edge, eight beyond them, six near the best of these or colder, four with the weight decay that the
-#: plain network had all along, or near the best where that was no news, and four around the best of all
+#: was at an edge, eight beyond them, six near the best of these or colder, four with the weight decay that
+#: the plain network had all along, or near the best where that was no news, and four around the best of all
 TRIALS: dict[str, list[dict[str, Any]]] = {
     "Plain": _trials(
         "lr weight_decay",
@@ -318,7 +318,7 @@ EXPERIMENT = Experiment(
     methods=tuple(TRIALS),
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "paper": Profile(seeds=1, minutes=80, settings={}),
+        "paper": Profile(seeds=1, minutes=110, settings={}),
     },
     runs=runs,
     execute=execute,
