@@ -33,7 +33,7 @@ Spec = dict[str, Any]
 
 #: the best of each method's trials on validation data at 1 % (experiment mnist-tuning)
 TUNED: dict[str, Spec] = {
-    PLAIN: {"kind": "plain", "options": {"lr": 1e-4, "weight_decay": 20.0}},
+    PLAIN: {"kind": "plain", "options": {"lr": 2e-4, "weight_decay": 20.0}},
     "Ours, exact": {
         "kind": "proximal",
         "options": {
@@ -51,30 +51,30 @@ TUNED: dict[str, Spec] = {
             "solver": "gradient",
             "lr": 2.5e-5,
             "init_sd": 0.0015,
-            "temperature": 1e-4,
-            "weight_decay": 10.0,
+            "temperature": 1e-6,
+            "weight_decay": 15.0,
         },
     },
     "ADVI": {
         "kind": "advi",
-        "options": {"lr": 5e-5, "init_sd": 0.0015, "sd_rate": 1.0, "prior_sd": 1.0, "weight_decay": 10.0},
+        "options": {"lr": 7e-5, "init_sd": 7.5e-4, "sd_rate": 1.0, "prior_sd": 1.0, "weight_decay": 15.0},
     },
     "BaM, diagonal": {
         "kind": "bam",
-        "options": {"lr": 0.25, "init_curvature": 1.85, "temperature": 0.01, "weight_decay": 2e-3},
+        "options": {"lr": 0.35, "init_curvature": 1.85, "temperature": 0.01, "weight_decay": 3e-3},
     },
-    "MC-dropout": {"kind": "dropout", "options": {"lr": 2e-4, "p": 0.3, "weight_decay": 10.0}},
+    "MC-dropout": {"kind": "dropout", "options": {"lr": 3e-4, "p": 0.4, "weight_decay": 10.0}},
     "SGLD": {
         "kind": "sgld",
         "options": {
             "preconditioned": True,
-            "lr": 5e-5,
+            "lr": 1e-4,
             "temperature": 1e-6,
             "prior_sd": 1.0,
-            "weight_decay": 10.0,
+            "weight_decay": 20.0,
         },
     },
-    "IVON": {"kind": "ivon", "options": {"lr": 0.05, "hess_init": 185.0, "weight_decay": 1e-3}},
+    "IVON": {"kind": "ivon", "options": {"lr": 0.05, "hess_init": 185.0, "weight_decay": 0.01}},
 }
 ARMS: dict[str, Spec] = {
     **TUNED,
