@@ -20,7 +20,7 @@ from bayescore.experiments import Records
 from bayescore.experiments.networks import linear_gaussian, mnist, mnist_tuning, scale_limits
 from bayescore.experiments.networks.learn import Schedule, learn, network
 from bayescore.experiments.networks.learners import LEARNERS
-from bayescore.experiments.networks.mnist_arms import ARMS, TUNED
+from bayescore.experiments.networks.mnist_arms import ARMS, DECAY_POWER, TUNED, scaled
 from bayescore.experiments.networks.printed import PrintedADVI, PrintedProximal
 from bayescore.experiments.networks.scale_worker import attempt
 from bayescore.experiments.networks.split import batches
@@ -120,6 +120,19 @@ def test_the_settings_of_the_experiment_are_those_that_won_on_validation():
                 for row in list(csv.reader(file))[1:]]  # fmt: skip
     best = {row["method"]: json.loads(row["options"]) for row in rows if row["place"] == "best"}
     assert best == {name: spec["options"] for name, spec in TUNED.items()}
+    with table.with_name("table-decay.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    mean = {power: sum(float(row["validation NLL"]) for row in rows if float(row["power"]) == power)
+            for power in mnist_tuning.POWERS}  # fmt: skip
+    assert min(mean, key=lambda power: mean[power]) == DECAY_POWER
+
+
+def test_the_decay_per_step_falls_with_the_square_root_of_the_steps_of_an_epoch():
+    options = {"lr": 0.1, "weight_decay": 20.0}
+    assert scaled(options, 1.0) == options
+    assert scaled(options, 10.0)["weight_decay"] == pytest.approx(20 * (5 / 47) ** 0.5)
+    assert scaled(options, 10.0, 1.0)["weight_decay"] == pytest.approx(20 * 5 / 47)
+    assert scaled({"lr": 0.1}, 10.0) == {"lr": 0.1}
 
 
 @pytest.mark.skipif("BAYESCORE_DATA" not in os.environ, reason="MNIST is read from the folder BAYESCORE_DATA")
