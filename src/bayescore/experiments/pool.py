@@ -128,7 +128,10 @@ def _start() -> _Worker:
 
 def _stop(workers: Sequence[_Worker]) -> None:
     for worker in workers:
-        worker.process.terminate()
+        if worker.task is None:
+            worker.pipe.close()  # it then ends by itself, and cleans up
+        else:
+            worker.process.terminate()
     for worker in workers:
         worker.process.join(5)
         if worker.process.is_alive():
