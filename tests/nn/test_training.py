@@ -63,7 +63,7 @@ def test_last_layer_only_trains_the_rest_as_points() -> None:
 
 def test_learned_noise_is_learned() -> None:
     like = bnn.likelihoods.Gaussian("learned")
-    fit = bnn.fit(network(1), loader(256, 0, regression=True), like, epochs=15, point_lr=0.05)
+    fit = bnn.fit(network(1), loader(256, 0, regression=True), like, epochs=15)
     assert float(like.log_noise.detach()) < -0.5
     low, high = fit.predict(rings(5, 3)[0], samples=20).interval(0.9)
     assert (low < high).all()

@@ -41,6 +41,8 @@ def explained() -> Iterator[None]:
         yield
     except (ValueError, TypeError, MemoryError, ImportError, OSError) as problem:
         raise UserError(_sentence(problem)) from problem
+    except FloatingPointError as problem:
+        raise UserError(_sentence(problem), FAILED) from problem
 
 
 @contextmanager

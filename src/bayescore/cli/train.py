@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,7 +128,7 @@ def _options(words: list[str]) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"--set takes key=value; got {word!r}")
         try:
-            found[key] = json.loads(text.lower())
+            found[key] = math.inf if text == "inf" else json.loads(text.lower())
         except json.JSONDecodeError:
             found[key] = text
     return found
@@ -150,9 +151,10 @@ def _train(
     progress: bool | None,
     options: dict[str, Any],
 ) -> NetworkFit:
+    classes = 1 + int(torch.cat([train.y, validation.y]).max())
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        model = mlp(train.x[0].numel(), widths, int(train.y.max()) + 1)
+        model = mlp(train.x[0].numel(), widths, classes)
     if method == "dropout":
         options.setdefault("p", 0.2)
     return fit(

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from bayescore.nn.activations import ACTIVATIONS
+from bayescore.nn.swapped import call_with
 
 __all__ = ["batchable", "batched"]
 
 WEIGHTS = 20_000
 ROWS = 1_000
 GROUP = 32  # draws per pass
-PLAIN = (nn.Sequential, nn.Linear, nn.LayerNorm, nn.Identity, nn.Flatten, nn.Dropout, *ACTIVATIONS)
+MAPPED = tuple(kind for kind in ACTIVATIONS if kind is not nn.RReLU)  # vmap has no rule for it
+PLAIN = (nn.Sequential, nn.Linear, nn.LayerNorm, nn.Identity, nn.Flatten, nn.Dropout, *MAPPED)
 
 
 def batchable(model: nn.Module, rows: int) -> bool:
@@ -37,4 +39,5 @@ def batched(model: nn.Module, draws: list[dict[str, Tensor]], parts: tuple[Tenso
     """Outputs (draws, n, ...); what the draws do not name is taken from the module."""
     live = dict(model.named_parameters())
     stacked = {name: torch.stack([draw[name].to(live[name]) for draw in draws]) for name in draws[0]}
-    return vmap(lambda weights: functional_call(model, weights, parts))(stacked)
+    found: Tensor = vmap(lambda weights: call_with(model, weights, parts))(stacked)
+    return found

@@ -23,11 +23,15 @@ def recalibrated(model: nn.Module, batches: Iterable[Any], device: torch.device)
         layer.reset_running_stats()
         layer.momentum = None  # a plain average over the batches
         layer.train()
+    seen = False
     try:
         for batch in batches:
+            seen = True
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
             model(inputs.to(device))
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
             layer.eval()
+    if not seen:
+        raise ValueError("recalibrate gave no batch; pass a loader or a list, not an iterator that has ended")

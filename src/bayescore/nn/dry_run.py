@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from bayescore.nn.swapped import call_with
 
 __all__ = ["passes"]
 
@@ -35,7 +36,7 @@ def passes(
                 if value.requires_grad:
                     value.register_post_accumulate_grad_hook(_forget)
         with meter, _training(model), torch.random.fork_rng(devices=[]):
-            outputs = functional_call(model, fake, tuple(inputs))
+            outputs = call_with(model, fake, tuple(inputs))
             value = loss(outputs) if loss is not None else _mean(outputs)
             del outputs
             value.backward()

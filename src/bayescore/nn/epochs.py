@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bayescore.nn.posterior import Posterior
 from bayescore.nn.resume import Parts, Record, restore, store
-from bayescore.nn.validation import nll
+from bayescore.nn.validation import nll, pair
 from bayescore.progress import Progress
 from bayescore.rng import generator
 
@@ -80,10 +80,12 @@ def train(run: Run) -> NetworkFit:
     best, epoch = record.best, record.best_epoch
     if best is None:
         best, epoch = recipe.posterior(parts.like), record.epoch
+        if any("validation_nll" in row for row in record.history):
+            status += ", none of them with a finite loss on validation"
     else:
         status += f", best on validation was epoch {epoch}"
     best.settle()
-    status = f"{status}; {recipe.optimizer.status}"
+    status = "; ".join(part for part in (status, best.likelihood.status, recipe.optimizer.status) if part)
     return NetworkFit(best, status, record.history, epoch, record.seconds, recipe.optimizer)
 
 
@@ -96,7 +98,7 @@ def _one_more(run: Run, record: Record, start: float) -> None:
     if run.parts.validation is not None and recipe.ready:
         posterior = recipe.posterior(run.parts.like)
         row["validation_nll"] = nll(posterior, run.parts.validation, run.place)
-        if row["validation_nll"] < record.best_nll or record.best is None:
+        if row["validation_nll"] < record.best_nll:
             record.best, record.best_nll, record.best_epoch = posterior, row["validation_nll"], epoch
     row["seconds"] = record.seconds = time.perf_counter() - start
     record.history.append(row)
@@ -116,13 +118,18 @@ def stream(seed: int, epoch: int, place: torch.device) -> Iterator[None]:
         yield
 
 
+def _finite(optimizer: torch.optim.Optimizer) -> bool:
+    found = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return all(bool(g.isfinite().all()) for g in found)
+
+
 def _pass(parts: Parts, place: torch.device) -> float:
     """One pass over the data; returns the mean loss under drawn weights."""
     model, like, optimizer = parts.model, parts.like, parts.recipe.optimizer
     model.train()
     total, count = 0.0, 0
-    for x, y in parts.loader:
-        x, y = x.to(place), y.to(place)
+    for batch in parts.loader:
+        x, y = (part.to(place) for part in pair(batch))
 
         def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
             loss: Tensor = like(model(x), y)
@@ -132,7 +139,8 @@ def _pass(parts: Parts, place: torch.device) -> float:
         loss = optimizer.step(closure)
         parts.schedule.step()
         if parts.rest is not None:
-            parts.rest.step()
+            if _finite(parts.rest):
+                parts.rest.step()
             parts.rest.zero_grad()
         optimizer.zero_grad()
         total, count = total + float(loss) * len(x), count + len(x)

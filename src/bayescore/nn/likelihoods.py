@@ -8,6 +8,7 @@ probabilities.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ __all__ = [
     "HeteroscedasticGaussian",
     "Likelihood",
     "Poisson",
+    "frozen",
     "likelihood",
 ]
 
@@ -70,6 +72,11 @@ class Likelihood(nn.Module):
         """What rebuilds it, by name."""
         return {}
 
+    @property
+    def status(self) -> str:
+        """What it has learned, in words."""
+        return ""
+
 
 class Categorical(Likelihood):
     """Classes from logits (n, K), or (n, K, ...) with labels (n, ...) whose terms are summed."""
@@ -78,9 +85,16 @@ class Categorical(Likelihood):
     kind = "classes"
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        check_logits(outputs)
+        if y.is_floating_point():
+            raise TypeError(
+                f"class labels must be whole numbers; got {y.dtype}: for values use 'gaussian', "
+                "for binary outcomes 'bernoulli', for soft labels a callable"
+            )
         return over_event(-F.cross_entropy(outputs, y, reduction="none"))
 
     def probs(self, outputs: Tensor) -> Tensor:
+        check_logits(outputs)
         return outputs.softmax(1)
 
 
@@ -121,6 +135,10 @@ class Gaussian(Likelihood):
 
     def config(self) -> dict[str, Any]:
         return {"noise": self.noise}
+
+    @property
+    def status(self) -> str:
+        return f"noise {float(self.log_noise.exp()):.3g}" if self.noise == "learned" else ""
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         check_event(outputs, y)
@@ -207,6 +225,15 @@ class Function(Likelihood):
         return torch.zeros_like(outputs)
 
 
+def check_logits(outputs: Tensor) -> None:
+    """Raise unless there are two classes or more: the softmax of one logit is 1, whatever was learned."""
+    if outputs.dim() < 2 or outputs.shape[1] < 2:
+        raise ValueError(
+            f"outputs {tuple(outputs.shape)} are not logits of two classes or more, (n, K); "
+            "say what they are: likelihood='gaussian' for values, 'bernoulli' for one logit"
+        )
+
+
 def check_event(outputs: Tensor, y: Tensor) -> None:
     """Raise unless both have one shape: broadcasting (n,) against (n, 1) would compare every pair."""
     if outputs.shape != y.shape:
@@ -236,3 +263,10 @@ def likelihood(what: str | Likelihood | Callable[[Any, Any], Tensor], **config: 
     if callable(what):
         return Function(what)
     raise TypeError(f"likelihood must be a name, a Likelihood or a callable; got {type(what).__name__}")
+
+
+def frozen(like: Likelihood) -> Likelihood:
+    """The likelihood as it stands now: what it has learned is copied, and learns no more."""
+    if next(like.parameters(), None) is None:
+        return like
+    return copy.deepcopy(like).requires_grad_(False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayescore.nn.likelihoods import Likelihood
+from bayescore.nn.likelihoods import Likelihood, check_event
 
 __all__ = ["ClassPrediction", "Prediction", "ValuePrediction", "collected", "entropy", "mixed"]
 
@@ -82,6 +82,9 @@ class ClassPrediction(Prediction):
         """log of the averaged probability of the labels y, summed over the event, (n,)."""
         p = self.probs.clamp(torch.finfo(self.probs.dtype).tiny, 1)
         if self.binary:
+            check_event(self.probs, y)
+            if y.is_floating_point() and not bool(((y == 0) | (y == 1)).all()):
+                raise ValueError("binary outcomes must be 0 or 1")
             chosen = torch.where(y.bool(), p, (1 - self.probs).clamp_min(torch.finfo(p.dtype).tiny))
         else:
             chosen = p.gather(1, y.unsqueeze(1)).squeeze(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +24,7 @@ __all__ = ["METHODS", "Recipe", "recipe"]
 SHELLS = {"proximal": "ProximalScore", "advi": "ADVI", "bam": "BaM", "sgld": "SGLD"}  # in bayescore.optim
 METHODS = (*SHELLS, "plain", "dropout", "swag")
 SWAG_START = 0.5  # share of the epochs after which SWAG collects
+CHAIN = 30  # states that SGLD keeps of the second half of its steps
 
 
 @dataclass
@@ -67,10 +68,15 @@ def recipe(
     chosen: Any,
     data: int,
     batch: int | None,
+    steps: int | None,
     seed: int,
     options: dict[str, Any],
 ) -> Recipe:
-    """The recipe of a method by name; `options` are those of its optimizer, and its own."""
+    """The recipe of a method by name; `options` are those of its optimizer, and its own.
+
+    Arguments:
+        batch, steps: the size of a batch and the steps to come, where the loader says.
+    """
     if method == "ensemble":
         raise ValueError(
             "an ensemble needs fresh initial weights for every member; use fit_ensemble(make_model, loader)"
@@ -82,19 +88,35 @@ def recipe(
 
         if method != "sgld":
             options.setdefault("batch_size", batch)
-        shell = getattr(optim, SHELLS[method])(chosen, num_data=data, seed=seed, **options)
-        return Recipe(shell, lambda like: shell.posterior(model, copy.deepcopy(like)))
+        elif steps is not None and "burn_in" not in options:
+            options["burn_in"] = steps // 2
+            options.setdefault("thin", max(1, (steps - steps // 2) // CHAIN))
+        shell = _made(getattr(optim, SHELLS[method]), chosen, {"num_data": data, "seed": seed}, options)
+        return Recipe(shell, lambda like: shell.posterior(model, like))
     if method == "dropout":
         p = options.pop("p", None)
         places(model, p)  # a module without a place for dropout is refused before it is trained
         return Recipe(
-            PlainAdam(chosen, data, **options),
-            lambda like: DropoutPosterior(model, p, likelihood=copy.deepcopy(like)),
+            _made(PlainAdam, chosen, {"num_data": data}, options),
+            lambda like: DropoutPosterior(model, p, likelihood=like),
             training=nullcontext if p is None else lambda: InsertedDropout(model, p),
         )
     if method == "swag":
+        if len(chosen) < sum(p.requires_grad for p in model.parameters()):
+            raise ValueError(
+                "swag collects all weights; leave bayesian= and point= out, or freeze the others"
+            )
         swag = SWAG(model, options.pop("rank", 20))
-        adam = PlainAdam(chosen, data, **options)
-        return Recipe(adam, lambda like: swag.posterior(copy.deepcopy(like)), swag)
-    adam = PlainAdam(chosen, data, **options)
-    return Recipe(adam, lambda like: PointPosterior(model, likelihood=copy.deepcopy(like)))
+        adam = _made(PlainAdam, chosen, {"num_data": data}, options)
+        return Recipe(adam, swag.posterior, swag)
+    adam = _made(PlainAdam, chosen, {"num_data": data}, options)
+    return Recipe(adam, lambda like: PointPosterior(model, likelihood=like))
+
+
+def _made(kind: type[Any], chosen: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
+    """The optimizer, after a look at the names of its options."""
+    known = list(inspect.signature(kind).parameters)[1:]
+    for name in options:
+        if name not in known:
+            raise unknown_name(f"option of {kind.__name__}", name, set(known) - set(given))
+    return kind(chosen, **given, **options)

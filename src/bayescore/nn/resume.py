@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.nn.checkpoint import read_state, write_state
-from bayescore.nn.likelihoods import Function, Likelihood
+from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.recipes import Recipe
 from bayescore.nn.storage import packed, unpacked
 from bayescore.nn.weights import WeightPosterior, write
@@ -97,8 +97,7 @@ def restore(path: Path, parts: Parts) -> Record:
     record = Record(state["history"], None, best_nll, best_epoch, state["seconds"])
     if best is not None:
         header, tensors = best
-        given = parts.like.loss if isinstance(parts.like, Function) else None
-        found = unpacked(path, header, tensors, parts.model, given)
+        found = unpacked(path, header, tensors, parts.model, parts.like)
         assert isinstance(found, WeightPosterior)
         record.best = found
     write(parts.live, state["model"])

@@ -19,7 +19,8 @@ from bayescore.nn.dropout import DropoutPosterior
 from bayescore.nn.ensemble import Ensemble
 from bayescore.nn.gaussian import GaussianPosterior
 from bayescore.nn.laplace import LaplacePosterior
-from bayescore.nn.likelihoods import KINDS, Function, Likelihood
+from bayescore.nn.likelihoods import KINDS, Function, Likelihood, frozen
+from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.point import PointPosterior
 from bayescore.nn.posterior import Posterior
 from bayescore.nn.swag import SwagPosterior
@@ -75,13 +76,18 @@ def packed(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
     header = {
         "kind": posterior.kind,
         "config": posterior.config(),
-        "likelihood": {"name": like.name, **like.config()},
+        "likelihood": {"name": like.name, **like.config()} if _is_known(like) else {"name": Function.name},
         "shapes": {name: list(p.shape) for name, p in _everything(posterior.model).items()},
     }
     tensors = {f"random.{k}": v for k, v in posterior.tensors().items()}
     tensors |= {f"fixed.{k}": v for k, v in posterior.fixed.items()}
     tensors |= {f"likelihood.{k}": v for k, v in like.state_dict().items()}
     return header, tensors
+
+
+def _is_known(like: Likelihood) -> bool:
+    """Whether a file can hold it: one of ours, not a callable or a class of the user's."""
+    return KINDS.get(like.name) is type(like)
 
 
 def unpacked(
@@ -150,9 +156,10 @@ def _likelihood(config: dict[str, Any], tensors: dict[str, Tensor], given: Any) 
     name = config.pop("name")
     if name == Function.name:
         if given is None:
-            raise ValueError("its likelihood is a callable, which a file cannot hold; pass likelihood=")
-        return Function(given)
-    like = KINDS[name](**config)
+            raise ValueError("its likelihood is your own, which a file cannot hold; pass likelihood=")
+        like = frozen(as_likelihood(given))
+    else:
+        like = KINDS[name](**config)
     like.load_state_dict(
         {k.removeprefix("likelihood."): v for k, v in tensors.items() if k.startswith("likelihood.")}
     )
@@ -164,9 +171,13 @@ def _check_model(path: Path, shapes: dict[str, tuple[int, ...]], live: dict[str,
         there, here = shapes.get(name), tuple(live[name].shape) if name in live else None
         if there != here:
             raise ValueError(
-                f"{path} holds the posterior of another model: {name} is {there or 'missing'} there "
-                f"and {here or 'missing'} here"
+                f"{path} holds the posterior of another model: {name} is {_shape(there)} there "
+                f"and {_shape(here)} here"
             )
+
+
+def _shape(found: tuple[int, ...] | None) -> str:
+    return "missing" if found is None else str(found)
 
 
 def _check_tensors(
@@ -194,6 +205,9 @@ def write_whole(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)  # as an ordinary file: mkstemp's is the owner's alone
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

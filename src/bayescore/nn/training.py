@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from bayescore.checks import check_count
 from bayescore.nn.ensemble import Ensemble
@@ -28,6 +29,8 @@ from bayescore.nn.select import select
 from bayescore.nn.validation import check_mean_loss
 
 __all__ = ["EnsembleFit", "fit", "fit_ensemble"]
+
+NOISE_LR = 0.02  # of a likelihood's own parameters, log scales: 2 % per step
 
 
 def fit(
@@ -64,28 +67,37 @@ def fit(
         patience: epochs without improvement on validation before training stops; None: never.
         num_data: size of the training set, if the loader's data set does not say.
         bayesian, point: patterns of parameters (`bs.nn.select`) to be random, and to be left out; those left
-            out are trained by Adam with the rate `point_lr`, as is a learned noise level.
+            out are trained by Adam with the rate `point_lr`; freeze what shall stay as it is. A learned noise
+            level has Adam too, with a rate of its own.
         seed: of the weights' noise, and of what draws from torch's global stream during training.
         checkpoint: a file written after every epoch. If it exists, the run continues from it: what a killed
             process loses is the epoch it was in.
         progress: show a progress bar; by default if standard error is a terminal.
         options: of the method, such as lr, prior_sd, temperature, samples.
     """
-    check_count("epochs", epochs)
+    check_count("epochs", epochs, 3 if method == "swag" else 1)  # swag needs two epochs in its second half
     if patience is not None:
         check_count("patience", patience)
+        if validation is None:
+            raise ValueError("patience counts epochs without improvement on validation; pass validation=")
+    for loader in (train_loader, validation):
+        if isinstance(loader, Dataset):
+            raise TypeError("got a data set where batches are needed; wrap it in a DataLoader")
     place = next(model.parameters()).device
     like = as_likelihood(likelihood).to(place)
     data = num_data if num_data is not None else _size(train_loader)
+    if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
+        raise FileNotFoundError(f"checkpoint: there is no folder {Path(checkpoint).absolute().parent}")
     if isinstance(like, Function):
         with stream(seed, 0, place):
             check_mean_loss(model, like, train_loader)
     chosen = select(model, bayesian, point)
     about = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
     about |= {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
-    found = recipe(method, model, chosen, data, _batch_size(train_loader), seed, options)
+    batches = _length(train_loader)
+    steps = None if batches is None else batches * epochs
+    found = recipe(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
     rest = _rest(model, like, {name for name, _ in chosen}, point_lr)
-    steps = len(train_loader) * epochs if isinstance(train_loader, Sized) else None
     schedule = torch.optim.lr_scheduler.LambdaLR(
         found.optimizer, lambda t: 1.0 if steps is None else found.rate(t / steps)
     )
@@ -150,8 +162,20 @@ def fit_ensemble(
 def _rest(model: nn.Module, like: Likelihood, random: set[str], lr: float) -> torch.optim.Optimizer | None:
     """Adam for what is trained and not random."""
     others = [p for name, p in model.named_parameters() if p.requires_grad and name not in random]
-    others += list(like.parameters())
-    return torch.optim.Adam(others, lr=lr) if others else None
+    groups = [{"params": others, "lr": lr}, {"params": list(like.parameters()), "lr": NOISE_LR}]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.Adam(groups) if groups else None
+
+
+def _length(loader: Any) -> int | None:
+    """Batches of an epoch, where the loader knows: one over a stream does not."""
+    try:
+        count = len(loader)
+    except TypeError:
+        return None
+    if not count:
+        raise ValueError("the training loader has no batch: fewer data than a batch, with drop_last=True?")
+    return count
 
 
 def _size(loader: Any) -> int:

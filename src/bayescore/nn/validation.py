@@ -6,14 +6,31 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayescore.nn.likelihoods import Function, Likelihood
 from bayescore.nn.posterior import Posterior
 
-__all__ = ["check_mean_loss", "nll"]
+__all__ = ["check_mean_loss", "nll", "pair"]
 
 VALIDATION_DRAWS = 5
+
+
+def pair(batch: Any) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a batch."""
+    if (
+        isinstance(batch, tuple | list)
+        and len(batch) == 2
+        and all(isinstance(part, Tensor) for part in batch)
+    ):
+        return batch[0], batch[1]
+    what = type(batch).__name__
+    if isinstance(batch, tuple | list):
+        what += f" of {', '.join(type(part).__name__ for part in batch)}"
+    raise TypeError(
+        f"a batch must be a pair of tensors, inputs and targets; got a {what}: "
+        "let the loader's collate_fn make pairs, or write the loop yourself (`with opt.sample():`)"
+    )
 
 
 def nll(
@@ -21,7 +38,8 @@ def nll(
 ) -> float:
     """Mean negative log predictive probability; for a callable likelihood, the mean loss over draws."""
     total, count = 0.0, 0
-    for x, y in batches:
+    for batch in batches:
+        x, y = pair(batch)
         prediction = posterior.predict(x.to(place), draws)
         y = y.to(place)
         if isinstance(posterior.likelihood, Function):
@@ -37,7 +55,7 @@ def nll(
 
 def check_mean_loss(model: nn.Module, like: Likelihood, loader: Iterable[Any]) -> None:
     """Refuse a callable that sums over the batch: then the halves add up to the whole."""
-    x, y = next(iter(loader))
+    x, y = pair(next(iter(loader)))
     place = next(model.parameters()).device
     half = len(x) // 2
     if not half:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bayescore.nn.batched import GROUP, batchable, batched
 from bayescore.nn.batchnorm import recalibrated
 from bayescore.nn.head import Passes, last_layer
-from bayescore.nn.likelihoods import Likelihood
+from bayescore.nn.likelihoods import Likelihood, frozen
 from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.posterior import Posterior, check_request
 from bayescore.nn.prediction import collected
@@ -36,6 +36,7 @@ class WeightPosterior(Posterior):
         model: the module; its own tensors are left as they are.
         names: the parameters that are random.
         likelihood: what the outputs mean: a name, a `Likelihood`, or a callable mean negative log-likelihood.
+            What it has learned is copied.
     """
 
     #: the saved tensors of a parameter, and how many dimensions each has in front of the parameter's own
@@ -52,7 +53,7 @@ class WeightPosterior(Posterior):
         likelihood: str | Likelihood | Callable[[Any, Any], Tensor],
     ) -> None:
         self.model = model
-        self.likelihood = as_likelihood(likelihood)
+        self.likelihood = frozen(as_likelihood(likelihood))
         own = dict(model.named_parameters())
         random = set(names)
         unknown = random - set(own)

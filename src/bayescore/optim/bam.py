@@ -35,6 +35,7 @@ from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.noise import Noise, Placed, drawn
 from bayescore.optim.options import positive
 from bayescore.optim.precision import MEMORY, follow, precision_sentence
+from bayescore.optim.steep import WATCHED
 
 __all__ = ["BaM", "bam_root", "bam_step"]
 
@@ -144,7 +145,8 @@ class BaM(Shell):
     """Batch and match with a diagonal Gaussian over the weights.
 
     Arguments:
-        lr: lam of (2), the rate of the mean; as published, of (1) too.
+        lr: lam of (2), the rate of the mean; as published, of (1) too. None: 0.2, and a free init_sd is
+            lowered where the loss is steep (optim/steep.py).
         damping: 1/lam of (1) at the start, see (5).
         published: take the variance of the scores from one batch, mean included, as BaM does (see above).
         samples: draws per step with `opt.step(closure)`; at least 2 per step, all on the same batch.
@@ -158,7 +160,7 @@ class BaM(Shell):
         params: Any,
         num_data: int,
         *,
-        lr: float = 0.2,
+        lr: float | None = None,
         damping: float = 500.0,
         published: bool = False,
         init_sd: float | None = None,
@@ -173,13 +175,20 @@ class BaM(Shell):
         max_skips: int = 50,
         compiled: bool | None = None,
     ) -> None:
+        watch = WATCHED if lr is None and init_sd is None and not published else 0
+        if lr is None:
+            lr = 0.2
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
         options.update(
-            first=-2, pairs=0, update_in_backward=False
-        )  # step whose d is kept; steps that had a partner
+            first=-2, reached=[], pairs=0, update_in_backward=False
+        )  # step whose d is kept, tensors that it had gradients of; steps that had a partner
         super().__init__(params, options.pop("num_data"), options)
+
+    def _rate(self, group: dict[str, Any]) -> float:
+        """A share of a Newton step, whatever the curvature."""
+        return float(group["lr"])
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
@@ -254,12 +263,19 @@ class BaM(Shell):
         pull = c * tight * far
         gbar = -scale * (state["sum_first_g"] + d + pull + k * zbar)
         g2 = scale.square() * spread.clamp_min(0)
-        mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, group["lr"])
+        mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, max(group["lr"], 1e-20))
         state["mean"].copy_(mean - self._decay(bucket) * far)
         state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
         self._restore(bucket)
 
     def _finish(self, draws: int) -> bool:
+        reached = [m.number for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
+        for group in self.param_groups:
+            if reached != group["reached"]:
+                group[
+                    "first"
+                ] = -2  # a tensor that had no gradient in one of two steps has nothing to compare
+                group["reached"] = reached
         moved = super()._finish(draws)
         for group in self.param_groups:
             if not moved or group["published"]:

@@ -31,11 +31,14 @@ from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.fused import Rule, and_write, decayed, from_draw
 from bayescore.optim.gradients import finite, scale_of
 from bayescore.optim.noise import Noise, Placed
+from bayescore.optim.options import check_group
 from bayescore.optim.precision import Slope, slope
 from bayescore.optim.sampling import Sampling
+from bayescore.optim.steep import is_steep
 
 __all__ = ["Shell"]
 
+STOPPED = 1e-300  # a rate of 0, where a schedule has ended, is no mistake
 GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
 
 
@@ -65,7 +68,11 @@ class Shell(Sampling):
 
     def _decay(self, bucket: Bucket) -> float:
         """lr w of (2)"""
-        return float(bucket.group["lr"] * bucket.group["weight_decay"])
+        return float(self._rate(bucket.group) * bucket.group["weight_decay"])
+
+    def _rate(self, group: dict[str, Any]) -> float:
+        """The learning rate, lowered where the loss is steep (optim/steep.py)."""
+        return float(group["lr"] * group["pace"])
 
     def _move(self, bucket: Bucket, rule: Rule, mean: Tensor, *args: Any) -> Any:
         """Apply a rule that moves the mean, with (2), and write the new mean into the module in one pass."""
@@ -126,9 +133,13 @@ class Shell(Sampling):
             raise RuntimeError("step() was called inside sample(); close the block first")
         loss = None
         if closure is not None:
-            for _ in range(self._head["samples"]):
-                with self.sample(), torch.enable_grad():
-                    loss = closure()
+            try:
+                for _ in range(self._head["samples"]):
+                    with self.sample(), torch.enable_grad():
+                        loss = closure()
+            except BaseException:
+                self._forget()  # draws of one batch do not belong to the next
+                raise
         draws = self._head["draws"]
         if draws < self.least_draws:
             raise RuntimeError(
@@ -140,18 +151,23 @@ class Shell(Sampling):
             try:
                 self._finish(draws)
             finally:
-                self._settle()  # tensors that had no gradient, or whose update was left out
-                for bucket in self._buckets:
-                    bucket.drop_sums()
-                    bucket.made = None
-                for state in self.state.values():
-                    for key in [k for k in state if k.startswith("sum_")]:
-                        del state[key]
+                self._forget()
                 for group in self.param_groups:
-                    group["draws"] = group["absorbed"] = 0
                     group["last_draws"] = draws
-                self._count("step", 1)
         return loss
+
+    def _forget(self) -> None:
+        """Give up the draws of this step, whatever became of them; the next has noise of its own."""
+        self._settle()  # tensors that had no gradient, or whose update was left out
+        for bucket in self._buckets:
+            bucket.drop_sums()
+            bucket.made = None
+        for state in self.state.values():
+            for key in [k for k in state if k.startswith("sum_")]:
+                del state[key]
+        for group in self.param_groups:
+            group["draws"] = group["absorbed"] = 0
+        self._count("step", 1)
 
     @contextmanager
     def _arriving(self, buckets: list[Bucket]) -> Iterator[None]:
@@ -215,6 +231,8 @@ class Shell(Sampling):
             return False
         if draws > 1:
             self._absorb()
+        if is_steep(self.param_groups, members, list(self._members()), draws * scale):
+            return False
         self._count("updates", 1)
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
         for bucket in self._gathered(members):
@@ -258,6 +276,8 @@ class Shell(Sampling):
         parts = [f"{head['updates']} updates of {self.size} weights"]
         if head["skipped"]:
             parts.append(f"{head['skipped']} left out because a gradient was not finite")
+        if head["pace"] < 1:
+            parts.append(f"rate lowered {1 / head['pace']:.3g}-fold for a steep loss")
         passes = sorted({p.status for p in self._passes.values() if p.status})
         return "; ".join(part for part in (*parts, self._precision_status(), *passes) if part)
 
@@ -266,7 +286,7 @@ class Shell(Sampling):
         if self._open:
             raise RuntimeError("posterior() was called inside sample(); close the block first")
         self._settle()
-        members = {m.weight: m for m in self._members()}
+        members = {m.weight: m for m in self._members(frozen=True)}
         names = {name: members[p] for name, p in model.named_parameters() if p in members}
         if len(names) != len(members):
             raise ValueError(
@@ -291,11 +311,23 @@ class Shell(Sampling):
                 group["prior_mean"] = "given"
         return super().state_dict()
 
+    def _started(self, i: int, j: int) -> dict[str, Tensor]:
+        """What a parameter's state starts with, without storage."""
+        group, p = self.param_groups[i], self.param_groups[i]["params"][j]
+        mean = torch.empty_like(p, device="meta")
+        member = Member(0, group, j, p, {"mean": mean})
+        self._start(member, mean)
+        return member.state
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state dict of the same method and the same parameters, bitwise."""
         if self._open:
             raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
-        check_checkpoint(state_dict, self.param_groups, type(self).__name__)
+        check_checkpoint(state_dict, self.param_groups, type(self).__name__, self._started)
+        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            asked = {**saved, "params": group["params"], "lr": max(saved["lr"], STOPPED)}
+            check_group(asked)
+            self._check(asked)
         super().load_state_dict(state_dict)
         for p, tensors in restored_tensors(state_dict, self.param_groups):
             self.state[p].update(tensors)

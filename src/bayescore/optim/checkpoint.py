@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,10 +11,17 @@ from torch import Tensor
 __all__ = ["check_checkpoint", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
+NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
 
 
-def check_checkpoint(state_dict: dict[str, Any], groups: Groups, method: str) -> None:
-    """Raise unless the state dict was made by `method` for parameters like those of `groups`."""
+def check_checkpoint(
+    state_dict: dict[str, Any], groups: Groups, method: str, started: Callable[[int, int], dict[str, Tensor]]
+) -> None:
+    """Raise unless the state dict was made by `method` for parameters like those of `groups`.
+
+    Arguments:
+        started: the state that parameter number j of group number i starts with, as tensors without storage.
+    """
     try:
         saved, state = state_dict["param_groups"], state_dict["state"]
         sizes = [len(group["params"]) for group in saved]
@@ -28,18 +35,35 @@ def check_checkpoint(state_dict: dict[str, Any], groups: Groups, method: str) ->
         raise ValueError(
             f"the checkpoint is of another model: it has groups of {sizes} parameters, this one {here}"
         )
-    for old, new in zip(saved, groups, strict=True):
-        for key, p, name, other in _rows(old, new):
+    for i, (old, new) in enumerate(zip(saved, groups, strict=True)):
+        lacking = [name for name in new if name not in old and name not in NOT_OPTIONS]
+        if lacking:
+            raise ValueError(
+                f"the checkpoint is damaged, or older than this version: it lacks {lacking[0]!r}"
+            )
+        for j, (key, p, name, other) in enumerate(_rows(old, new)):
             if name != other:
                 raise ValueError(
                     f"the checkpoint is of another model: it calls a parameter {other!r}, this one {name!r}"
                 )
-            found = state.get(key, {}).get("mean")
-            if isinstance(found, Tensor) and found.shape != p.shape:
+            found, called = state.get(key, {}), name or f"parameter {key}"
+            mean = found.get("mean") if isinstance(found, dict) else None
+            if isinstance(mean, Tensor) and mean.shape != p.shape:
                 raise ValueError(
-                    f"the checkpoint is of another model: {name or f'parameter {key}'} has the shape "
-                    f"{tuple(found.shape)} there and {tuple(p.shape)} here"
+                    f"the checkpoint is of another model: {called} has the shape {tuple(mean.shape)} there "
+                    f"and {tuple(p.shape)} here"
                 )
+            if found != {}:
+                _check_tensors(found, started(i, j), called)
+
+
+def _check_tensors(found: Any, wanted: dict[str, Tensor], called: str) -> None:
+    """Raise unless a parameter's tensors are those it starts with; lists of them may have grown."""
+    for what, like in wanted.items():
+        value = found.get(what) if isinstance(found, dict) else None
+        lead = 1 if like.dim() and not len(like) else 0
+        if not isinstance(value, Tensor) or value.shape[lead:] != like.shape[lead:]:
+            raise ValueError(f"the checkpoint is damaged: {what} of {called} is missing or of another shape")
 
 
 def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tensor, str, str]]:

@@ -11,13 +11,19 @@ from torch import Tensor
 __all__ = ["finite", "scale_of"]
 
 
+LARGEST = 1e18  # squares of what is larger are not finite
+
+
 def finite(parts: Sequence[Tensor]) -> bool:
-    """Whether every number is finite: the extremes are not where any is not, and cost a tenth of asking."""
+    """Whether every number and its square are finite.
+
+    The extremes are not where any number is not, and cost a tenth of asking.
+    """
     extremes: dict[Any, list[Tensor]] = {}
     for part in parts:
         if part.numel():
             extremes.setdefault((part.dtype, part.device), []).extend(part.aminmax())
-    return all(bool(torch.stack(found).isfinite().all()) for found in extremes.values())
+    return all(bool((torch.stack(found).abs() < LARGEST).all()) for found in extremes.values())
 
 
 def scale_of(optimizer: torch.optim.Optimizer, draws: int) -> float | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayescore.checks import check_count
 
-__all__ = ["check_group", "prior_tensor", "start_sd"]
+__all__ = ["check_group", "check_prior_names", "prior_tensor", "start_sd"]
 
 #: widest standard deviation that weights start with unless the user says so, and as a share of their size
 WIDEST_START, WIDEST_SHARE = 0.05, 0.5
@@ -64,6 +64,19 @@ def _check_prior_mean(group: dict[str, Any]) -> None:
             )
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"prior_mean must be 0, 'current', or a state dict by name; got {value!r}")
+
+
+def check_prior_names(groups: list[dict[str, Any]]) -> None:
+    """Raise where a state dict of prior means names none of the parameters: it is that of another model."""
+    named = [group for group in groups if isinstance(group["prior_mean"], dict)]
+    names = [name for group in named for name in group["param_names"]]
+    given = [name for group in named for name in group["prior_mean"]]
+    if names and not set(names) & set(given):
+        other = f"its first name is {given[0]!r}" if given else "it is empty"
+        raise ValueError(
+            f"prior_mean names none of the parameters: {other}, the first parameter is {names[0]!r}; "
+            "rename its entries (a prefix such as 'module.'?), or pass 0 for a prior centred at zero"
+        )
 
 
 def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor | None:

@@ -21,10 +21,12 @@ from bayescore.optim.inner import InnerOptions, inner_single, inner_steps
 from bayescore.optim.noise import Noise, Placed
 from bayescore.optim.options import positive
 from bayescore.optim.precision import follow, precision_sentence, take
+from bayescore.optim.steep import WATCHED
 
 __all__ = ["ProximalScore"]
 
 exact_single = of_one_draw(exact_update)
+STILL = 1e-20  # share of a Newton step that moves nothing: what a rate of 0 becomes
 
 
 class ProximalScore(Shell):
@@ -34,7 +36,9 @@ class ProximalScore(Shell):
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N.
         lr: rate of the mean. Of the exact solver as of SGD while the sd is the initial one; a weight whose sd
-            has grown by a factor moves faster by its square, up to a Newton step with its precision.
+            has grown by a factor moves faster by its square, up to a Newton step with its precision. None:
+            0.1 (3e-3 of the gradient solver); of the exact solver, less where the loss is steep, as is a
+            free init_sd (optim/steep.py).
         momentum: of the mean's gradient; 0 keeps no momentum, a number less per weight.
         solver: "exact" or "gradient".
         damping: exact solver: the precision's memory in steps at the start; it grows by half a step per step.
@@ -92,10 +96,14 @@ class ProximalScore(Shell):
         compiled: bool | None = None,
         update_in_backward: bool = False,
     ) -> None:
+        free = lr is None and init_sd is None and solver == "exact" and not update_in_backward
+        watch = WATCHED if free else 0
         if lr is None:
             lr = 0.1 if solver == "exact" else 3e-3
         options = {
-            key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
+            key: value
+            for key, value in locals().items()
+            if key not in ("self", "params", "free", "__class__")
         }
         super().__init__(params, options.pop("num_data"), options)
 
@@ -155,8 +163,8 @@ class ProximalScore(Shell):
         N, B, beta = group["num_data"], group["batch_size"], group["momentum"] * ("momentum" in bucket.flat)
         c, t = group["temperature"] / N, group["updates"]
         start = group["init_sd"] ** 2
-        share = group["lr"] * c / start  # of a Newton step with the initial precision
-        eta = min(1.0, share)
+        share = self._rate(group) * c / start  # of a Newton step with the initial precision
+        eta = min(1.0, max(share, STILL))
         *numbers, fisher = self._numbers(
             bucket,
             1 / c,

@@ -21,7 +21,7 @@ from bayescore.optim.buckets import Bucket, Member, bucketed
 from bayescore.optim.draws import collect_draw, draw_weights, set_aside
 from bayescore.optim.fused import Pass, Rule, keep_heap
 from bayescore.optim.noise import Noise, hashed, is_hashed, key_of, torch_normal
-from bayescore.optim.options import check_group, prior_tensor, start_sd
+from bayescore.optim.options import check_group, check_prior_names, prior_tensor, start_sd
 
 __all__ = ["Sampling"]
 
@@ -41,12 +41,14 @@ class Sampling(torch.optim.Optimizer):
             "skipped_in_a_row": 0,
             "last_draws": 0,
         }
-        super().__init__(params, {"num_data": num_data, **options, "method": type(self).__name__, **counters})
+        given = {"num_data": num_data, "pace": 1.0, "watch": 0, **options, "method": type(self).__name__}
+        super().__init__(params, {**given, **counters})
+        check_prior_names(self.param_groups)
 
     def _prepare(self) -> None:
         self._open = False
         self._size = 0  # trained weights, as of the last block
-        self._versions: dict[Tensor, int] = {}
+        self._versions: dict[Tensor, tuple[int, int]] = {}
         self._buckets: list[Bucket] = []
         self._passes: dict[Any, Pass] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
@@ -63,6 +65,8 @@ class Sampling(torch.optim.Optimizer):
         self._prepare()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if "lr" in param_group or "init_sd" in param_group:
+            param_group = {"watch": 0, **param_group}
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -104,21 +108,23 @@ class Sampling(torch.optim.Optimizer):
 
     # -- parameters --------------------------------------------------------------------------------------
 
-    def _members(self) -> Iterator[Member]:
+    def _members(self, frozen: bool = False) -> Iterator[Member]:
+        """The trained tensors; with `frozen`, also those that were trained before they were frozen."""
         number = -1
         for group in self.param_groups:
             for position, p in enumerate(group["params"]):
                 number += 1
-                if p.requires_grad:
+                if p.numel() and (p.requires_grad or (frozen and "mean" in self.state[p])):
                     member = Member(number, group, position, p, self.state[p])
                     self._synchronise(member)
                     yield member
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _synchronise(self, member: Member) -> None:
         """Start the state, or take over weights that somebody else has written since."""
         p, state = member.weight, member.state
-        if self._open or self._versions.get(p) == p._version:
+        if self._open or self._versions.get(p) == version(p):
             return
         if p in self._set_aside:
             self._settle([p])
@@ -132,7 +138,7 @@ class Sampling(torch.optim.Optimizer):
         else:
             same = p.detach() == state["mean"].to(p.dtype)
             state["mean"].copy_(torch.where(same, state["mean"], value))
-        self._versions[p] = p._version
+        self._versions[p] = version(p)
 
     def _gathered(self, members: list[Member]) -> list[Bucket]:
         """The members in buckets; those of the last call where they still stand."""
@@ -210,7 +216,7 @@ class Sampling(torch.optim.Optimizer):
             return
         self._run(bucket, set_aside, theta, bucket.flat["mean"])
         (member,) = bucket.members
-        self._versions[member.weight] = member.weight._version
+        self._versions[member.weight] = version(member.weight)
         self._set_aside.add(member.weight)
 
     @torch.no_grad()
@@ -236,7 +242,7 @@ class Sampling(torch.optim.Optimizer):
     def _restore(self, bucket: Bucket) -> None:
         for member in bucket.members:
             member.weight.copy_(member.state["mean"])
-            self._versions[member.weight] = member.weight._version
+            self._versions[member.weight] = version(member.weight)
 
     def _written(self, bucket: Bucket) -> None:
         """Bring the module up to date where the pass has not done so itself."""
@@ -244,7 +250,7 @@ class Sampling(torch.optim.Optimizer):
             self._restore(bucket)
         else:
             (member,) = bucket.members
-            self._versions[member.weight] = member.weight._version
+            self._versions[member.weight] = version(member.weight)
             self._set_aside.discard(member.weight)
 
     def _close(self, members: list[Member]) -> None:
@@ -255,6 +261,10 @@ class Sampling(torch.optim.Optimizer):
                 "(for a forward pass with drawn weights use opt.posterior(model).sample_())"
             )
         for member in reached:
+            if member.weight.grad is not None and member.weight.grad.layout != torch.strided:
+                raise TypeError(
+                    "a gradient is sparse, and the posterior is over all weights; use Embedding(sparse=False)"
+                )
             if member.group["accumulate"] > 1 and member.weight.grad is not None:
                 member.weight.grad.div_(member.group["accumulate"])
         self._count("draws", 1)
@@ -285,3 +295,8 @@ class Sampling(torch.optim.Optimizer):
             for member in bucket.members:
                 member.weight.grad = None
         self._count("absorbed", 1)
+
+
+def version(p: Tensor) -> tuple[int, int]:
+    """What changes with a tensor's numbers or memory; a write into `.data` goes unseen."""
+    return p._version, p.data_ptr()

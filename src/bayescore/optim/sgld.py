@@ -20,6 +20,7 @@ from bayescore.nn.posterior import Posterior
 from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.noise import Noise, Placed, drawn
+from bayescore.optim.steep import WATCHED
 
 __all__ = ["SGLD", "psgld_step", "sgld_step"]
 
@@ -52,7 +53,8 @@ class SGLD(Shell):
     """Stochastic gradient Langevin dynamics.
 
     Arguments:
-        lr: step size in mean-loss units, as of SGD.
+        lr: step size in mean-loss units, as of SGD. None: 0.01, less where the loss is steep
+            (optim/steep.py), unless preconditioned.
         preconditioned: scale every weight by its running gradient size, (2).
         burn_in, thin, keep: steps before the first kept state, steps between kept states, and how many to
             keep.
@@ -64,7 +66,7 @@ class SGLD(Shell):
         params: Any,
         num_data: int,
         *,
-        lr: float = 1e-2,
+        lr: float | None = None,
         preconditioned: bool = False,
         burn_in: int = 1000,
         thin: int = 10,
@@ -80,6 +82,9 @@ class SGLD(Shell):
         compiled: bool | None = None,
         update_in_backward: bool = False,
     ) -> None:
+        watch = WATCHED if lr is None and not (preconditioned or update_in_backward) else 0
+        if lr is None:
+            lr = 1e-2
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
@@ -108,7 +113,7 @@ class SGLD(Shell):
         G = flat["sum_g"] / draws if g is None else g
         xi = self.noise(bucket, 0) if noise is None else noise
         c = group["temperature"] / group["num_data"]
-        o = SGLDOptions(*self._numbers(bucket, group["lr"], c, c * group["prior_sd"] ** -2.0))
+        o = SGLDOptions(*self._numbers(bucket, self._rate(group), c, c * group["prior_sd"] ** -2.0))
         seen = (self._prior_mean(bucket), G, xi, o)
         if group["preconditioned"]:
             self._move(bucket, psgld_step, flat["mean"], flat["square"], *seen)

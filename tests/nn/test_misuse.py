@@ -1,0 +1,191 @@
+"""Networks and data as users have them, and their mistakes: nothing is lost, a refusal is a sentence."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from toy_problem import loader, network, rings
+
+import bayescore.nn as bnn
+from bayescore.nn import Posterior
+from bayescore.optim import ProximalScore
+
+
+def trained(model: nn.Module) -> Any:
+    return ProximalScore(model.parameters(), num_data=64, init_sd=0.01).posterior(model)
+
+
+def test_a_module_that_is_used_twice_survives_prediction_and_forecast() -> None:
+    twice = nn.Linear(4, 4)
+    model = nn.Sequential(nn.Linear(2, 4), twice, nn.Tanh(), twice, nn.Linear(4, 2))
+    x, _ = rings(10, 0)
+    before = model(x)
+    together = trained(model).predict(x).probs
+    bnn.memory_estimate(model, "proximal", (8, 2))
+    assert isinstance(twice.weight, nn.Parameter)
+    assert torch.equal(model(x), before)
+    model.append(nn.RReLU())  # vmap has no rule for it: one draw after the other
+    assert torch.allclose(trained(model[:-1]).predict(x).probs, together)
+    trained(model).predict(x)
+
+
+def test_every_draw_sees_the_same_inputs() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x /= 10
+            return self.layer(x)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model, x = InPlace(), 50 * torch.ones(1, 2)
+    posterior = ProximalScore(model.parameters(), num_data=64, init_sd=1e-6).posterior(model)
+    probs = posterior.predict(x).probs
+    assert torch.equal(x, 50 * torch.ones(1, 2))
+    torch.testing.assert_close(probs, model(x.clone()).softmax(1), rtol=0, atol=1e-3)
+
+
+def test_a_last_layer_called_by_keyword_and_an_empty_input_are_fine() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(2, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(input=self.body(x).tanh())  # type: ignore[no-any-return]
+
+    model = Named()
+    posterior = ProximalScore(bnn.select(model, "last"), num_data=64).posterior(model)
+    assert posterior.predict(torch.zeros(3, 2)).probs.shape == (3, 2)
+    assert posterior.predict(torch.zeros(0, 2)).probs.shape == (0, 2)
+
+
+def test_values_are_not_taken_for_classes() -> None:
+    x, _ = rings(32, 0)
+    with pytest.raises(ValueError, match="likelihood='gaussian'"):
+        trained(network(1)).predict(x)
+    floats = DataLoader(TensorDataset(x, x), batch_size=8)
+    with pytest.raises(TypeError, match="class labels must be whole numbers"):
+        bnn.fit(network(2), floats, epochs=1)
+
+
+def test_binary_labels_of_another_shape_are_refused() -> None:
+    model = network(1)
+    x, y = rings(32, 0)
+    prediction = ProximalScore(model.parameters(), num_data=64).posterior(model, "bernoulli").predict(x)
+    prediction.log_prob(y.unsqueeze(1))
+    with pytest.raises(ValueError, match="one shape"):
+        prediction.log_prob(y)
+    with pytest.raises(ValueError, match="0 or 1"):
+        prediction.log_prob(torch.full((32, 1), 0.3))
+
+
+def test_a_posterior_keeps_the_noise_of_its_moment_without_gradients() -> None:
+    model, like = network(1), bnn.likelihoods.Gaussian("learned")
+    posterior = ProximalScore(model.parameters(), num_data=64).posterior(model, like)
+    prediction = posterior.predict(rings(5, 0)[0])
+    before = prediction.std.numpy().copy()
+    with torch.no_grad():
+        like.log_noise.fill_(3.0)
+    assert (posterior.predict(rings(5, 0)[0]).std.numpy() == before).all()
+    assert like.log_noise.requires_grad
+
+
+@pytest.mark.parametrize("what", ["noise", "point"])
+def test_a_nan_batch_does_not_spoil_what_is_not_random(what: str) -> None:
+    x, _ = rings(64, 0)
+    x[40] = math.nan
+    like = bnn.likelihoods.Gaussian("learned")
+    model = network(1)
+    data = DataLoader(TensorDataset(x, torch.zeros(64, 1)), batch_size=16)
+    options = {"bayesian": "last"} if what == "point" else {}
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        fit = bnn.fit(model, data, like, epochs=2, **options)  # type: ignore[arg-type]
+    assert like.log_noise.isfinite()
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert "2 left out" in fit.status
+    assert "noise" in fit.status
+
+
+def test_a_loss_that_is_not_a_number_is_never_the_best() -> None:
+    x, y = rings(64, 1)
+    x[0] = math.nan
+    held_out = DataLoader(TensorDataset(x, y), batch_size=64)
+    fit = bnn.fit(network(), loader(64, 0), epochs=3, validation=held_out, patience=1)
+    assert fit.best_epoch == 3
+    assert "none of them with a finite loss on validation" in fit.status
+
+
+def test_a_stream_of_data_is_trained_on_and_an_empty_loader_refused() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield from zip(*rings(64, 0), strict=True)
+
+    bnn.fit(network(), DataLoader(Stream(), batch_size=16), epochs=1, num_data=64)
+    few = DataLoader(TensorDataset(*rings(8, 0)), batch_size=16, drop_last=True)
+    with pytest.raises(ValueError, match="no batch"):
+        bnn.fit(network(), few, epochs=1)
+
+
+def test_mistakes_are_named_before_training() -> None:
+    x, y = rings(32, 0)
+    data = TensorDataset(x, y)
+    with pytest.raises(ValueError, match="pass validation="):
+        bnn.fit(network(), loader(32, 0), patience=2)
+    with pytest.raises(TypeError, match="wrap it in a DataLoader"):
+        bnn.fit(network(), data)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"pair of tensors.*got a dict"):
+        bnn.fit(network(), [{"x": x, "y": y}], num_data=32)
+    with pytest.raises(TypeError, match="got a tuple of Tensor, Tensor, Tensor"):
+        bnn.fit(network(), [(x, y, y)], num_data=32)
+    with pytest.raises(ValueError, match="option of ProximalScore called 'learning_rate'"):
+        bnn.fit(network(), loader(32, 0), learning_rate=0.1)
+    with pytest.raises(ValueError, match="epochs must be at least 3"):
+        bnn.fit(network(), loader(32, 0), method="swag", epochs=2)
+    with pytest.raises(ValueError, match="swag collects all weights"):
+        bnn.fit(network(), loader(32, 0), method="swag", bayesian="last")
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        bnn.fit(network(), loader(32, 0), checkpoint="nowhere/run.ckpt")
+
+
+def test_a_chain_keeps_states_whatever_the_number_of_steps() -> None:
+    fit = bnn.fit(network(), loader(64, 0), method="sgld", epochs=4, validation=loader(32, 1))
+    assert "states kept" in fit.status
+
+
+def test_statistics_cannot_be_estimated_from_nothing() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    x, _ = rings(16, 0)
+    with pytest.raises(ValueError, match="recalibrate gave no batch"):
+        trained(model).predict(x, recalibrate=iter([]))
+
+
+def test_a_likelihood_of_ones_own_is_asked_for_when_loading(tmp_path: Path) -> None:
+    class Laplacian(bnn.likelihoods.Likelihood):
+        name = "laplacian"
+
+        def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+            return -(outputs - y).abs().flatten(1).sum(1)
+
+        def mean(self, outputs: Tensor) -> Tensor:
+            return outputs
+
+    file, model = tmp_path / "net.safetensors", network(1)
+    ProximalScore(model.parameters(), num_data=64).posterior(model, Laplacian()).save(file)
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~mask
+    with pytest.raises(ValueError, match="pass likelihood="):
+        Posterior.load(file, network(1))
+    assert isinstance(Posterior.load(file, network(1), Laplacian()).likelihood, Laplacian)

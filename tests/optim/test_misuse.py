@@ -1,0 +1,178 @@
+"""What users do by mistake, or on purpose: nothing is lost, and nothing goes wrong in silence."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from small_networks import SHELLS
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayescore.optim import BaM, ProximalScore
+from bayescore.optim.base import Shell
+
+X = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+Y = (X.square().sum(1) > 1.4).long()
+RULES = {**SHELLS, "published": lambda p, n, **o: BaM(p, n, published=True, **o)}
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def steps(opt: Shell, model: nn.Module, count: int, scale: float = 1.0) -> None:
+    for _ in range(count):
+        for _ in range(opt.least_draws):
+            with opt.sample():
+                (scale * F.cross_entropy(model(X), Y)).backward()
+        opt.step()
+        opt.zero_grad()
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-40])
+@pytest.mark.parametrize("shell", RULES)
+def test_a_rate_of_zero_leaves_the_mean_where_it_is(shell: str, rate: float) -> None:
+    model = network()
+    opt = RULES[shell](model.parameters(), 64)
+    torch.optim.lr_scheduler.LambdaLR(opt, lambda _: rate)  # a warm-up starts there, a cosine ends there
+    before = copy.deepcopy(model.state_dict())
+    steps(opt, model, 3)
+    for name, p in model.state_dict().items():
+        torch.testing.assert_close(p, before[name], rtol=0, atol=1e-6)
+
+
+def test_parameters_frozen_after_training_keep_their_posterior() -> None:
+    model = network()
+    opt = ProximalScore(model.parameters(), 64)
+    steps(opt, model, 3)
+    free = opt.posterior(model)
+    model[0].requires_grad_(False)
+    frozen = opt.posterior(model)
+    assert frozen.names == free.names
+    assert torch.equal(frozen.predict(X[:5]).probs, free.predict(X[:5]).probs)
+
+
+def test_weights_in_new_memory_become_the_mean() -> None:
+    model = network()
+    opt = ProximalScore(model.parameters(), 64)
+    steps(opt, model, 2)
+    zero = torch.zeros(sum(p.numel() for p in model.parameters()))
+    nn.utils.vector_to_parameters(zero, model.parameters())
+    steps(opt, model, 1)
+    assert max(float(p.detach().abs().max()) for p in model.parameters()) < 0.1
+
+
+def test_an_exception_in_a_closure_drops_the_draws_before_it() -> None:
+    model = network()
+    opt = BaM(model.parameters(), 64)
+    calls = 0
+
+    def closure() -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise ValueError("bad batch")
+        loss = F.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    with pytest.raises(ValueError, match="bad batch"):
+        opt.step(closure)
+    opt.state_dict()
+    opt.step(closure)
+    assert opt.param_groups[0]["last_draws"] == 2
+
+
+def test_prior_means_of_another_model_are_refused() -> None:
+    model = network()
+    wrapped = {f"module.{name}": p.detach() for name, p in model.named_parameters()}
+    with pytest.raises(ValueError, match=r"names none of the parameters.*'module\.0\.weight'"):
+        ProximalScore(model.named_parameters(), 64, prior_mean=wrapped)
+    body = {"0.weight": model[0].weight.detach(), "running_mean": torch.zeros(3)}
+    groups = [{"params": model[0].named_parameters("0")}, {"params": model[2].named_parameters("2")}]
+    ProximalScore(groups, 64, prior_mean=body)  # the head is centred at zero
+
+
+def test_sparse_gradients_are_refused_by_name() -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    opt = ProximalScore(model.parameters(), 64)
+    with pytest.raises(TypeError, match="sparse"), opt.sample():
+        model(torch.tensor([1, 2])).square().mean().backward()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_parameter_without_elements_is_no_obstacle(shell: str) -> None:
+    model = network()
+    model.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
+    opt = SHELLS[shell](model.parameters(), 64)
+    steps(opt, model, 2)
+    assert "not finite" not in opt.status
+
+
+@pytest.mark.parametrize("shell", ["exact", "advi"])
+def test_a_gradient_whose_square_overflows_is_left_out(shell: str) -> None:
+    model = network()
+    opt = SHELLS[shell](model.parameters(), 64)
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        steps(opt, model, 1, scale=1e25)
+    steps(opt, model, 1)
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_a_posterior_taken_in_inference_mode_does_not_stop_training() -> None:
+    model = network()
+    opt = ProximalScore(model.parameters(), 64)
+    with torch.inference_mode():
+        opt.posterior(model).predict(X)
+    steps(opt, model, 2)
+
+
+def test_bam_compares_no_gradient_with_that_of_another_noise() -> None:
+    """A tensor that is used in every second step only: nothing can be learned about its sd."""
+    a, b = (nn.Parameter(torch.zeros(50)) for _ in range(2))
+    opt = BaM([a, b], 1000, init_sd=0.03, prior_sd=10.0, damping=10.0)
+    for t in range(400):
+        for _ in range(2):
+            with opt.sample():
+                (b.square().sum() + (a.square().sum() if t % 2 else 0.0)).backward()
+        opt.step()
+        opt.zero_grad()
+    assert float(opt.state[a]["sd"].max()) < 0.031
+    assert "precision learned" not in opt.status
+
+
+def damage(change: Callable[[dict[str, Any]], Any]) -> tuple[ProximalScore, dict[str, Any]]:
+    model = network()
+    opt = ProximalScore(model.parameters(), 64)
+    steps(opt, model, 2)
+    saved = copy.deepcopy(opt.state_dict())
+    change(saved)
+    return ProximalScore(network().parameters(), 64), saved
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s["state"][0].pop("sd"), "sd of parameter 0 is missing"),
+        (lambda s: s["state"][0].update(sd=torch.zeros(3)), "sd of parameter 0"),
+        (lambda s: s["state"].update({0: None}), "damaged"),
+        (lambda s: s["param_groups"][0].pop("damping"), "lacks 'damping'"),
+        (lambda s: s["param_groups"][0].update(num_data=-64), "num_data must be at least 1"),
+        (lambda s: s["param_groups"][0].update(temperature=0.0), "temperature must be a positive"),
+    ],
+)
+def test_damaged_checkpoints_are_refused(change: Callable[[Any], Any], message: str) -> None:
+    opt, saved = damage(change)
+    with pytest.raises(ValueError, match=message):
+        opt.load_state_dict(saved)
+
+
+def test_a_checkpoint_from_the_end_of_a_schedule_is_taken() -> None:
+    opt, saved = damage(lambda s: s["param_groups"][0].update(lr=0.0))
+    opt.load_state_dict(saved)
+    assert opt.param_groups[0]["lr"] == 0.0
