@@ -3,7 +3,8 @@
     python -m bayescore.demo        writes demo/demo.png
 
 A perceptron learns the digits 0 to 7 from 200 of scikit-learn's images: as a plain network, by ADVI, and by
-proximal score matching, the last two at a temperature of 0.1, all else by default. The eights and nines are
+proximal score matching with the paper's inner loop, the last two at a temperature of 0.1, all else by
+default. The eights and nines are
 never shown in training: a network that knows what it has seen is less certain about them.
 """
 
