@@ -190,6 +190,9 @@ class BaM(Shell):
         """A share of a Newton step, whatever the curvature."""
         return float(group["lr"])
 
+    def _stride(self, group: dict[str, Any]) -> float:
+        return float(group["lr"] / (1 + group["lr"]) * group["pace"])  # (2)
+
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         positive("damping", group["damping"])

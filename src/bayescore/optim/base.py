@@ -74,6 +74,10 @@ class Shell(Sampling):
         """The learning rate, lowered where the loss is steep (optim/steep.py)."""
         return float(group["lr"] * group["pace"])
 
+    def _stride(self, group: dict[str, Any]) -> float:
+        """By how much a gradient of 1 moves a weight of a group at first."""
+        return self._rate(group)
+
     def _move(self, bucket: Bucket, rule: Rule, mean: Tensor, *args: Any) -> Any:
         """Apply a rule that moves the mean, with (2), and write the new mean into the module in one pass."""
         if share := self._decay(bucket):
@@ -231,7 +235,7 @@ class Shell(Sampling):
             return False
         if draws > 1:
             self._absorb()
-        if is_steep(self.param_groups, members, list(self._members()), draws * scale):
+        if is_steep(self.param_groups, members, list(self._members()), draws * scale, self._stride):
             return False
         self._count("updates", 1)
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
