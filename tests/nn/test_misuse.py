@@ -89,6 +89,8 @@ def test_binary_labels_of_another_shape_are_refused() -> None:
         prediction.log_prob(y)
     with pytest.raises(ValueError, match="0 or 1"):
         prediction.log_prob(torch.full((32, 1), 0.3))
+    with pytest.raises(ValueError, match="labels of -1 and 1"):
+        bnn.likelihoods.Bernoulli()(torch.zeros(3, 1), -torch.ones(3, 1))
 
 
 def test_a_posterior_keeps_the_noise_of_its_moment_without_gradients() -> None:
@@ -189,3 +191,13 @@ def test_a_likelihood_of_ones_own_is_asked_for_when_loading(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="pass likelihood="):
         Posterior.load(file, network(1))
     assert isinstance(Posterior.load(file, network(1), Laplacian()).likelihood, Laplacian)
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan])
+def test_files_with_senseless_numbers_are_refused(value: float, tmp_path: Path) -> None:
+    file, model = tmp_path / "net.safetensors", network()
+    posterior = trained(model)
+    posterior.sd["0.weight"].fill_(value)
+    posterior.save(file)
+    with pytest.raises(ValueError, match="damaged"):
+        Posterior.load(file, network())

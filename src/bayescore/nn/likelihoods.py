@@ -106,7 +106,10 @@ class Bernoulli(Likelihood):
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         check_event(outputs, y)
-        return over_event(-F.binary_cross_entropy_with_logits(outputs, y.to(outputs), reduction="none"))
+        y = y.to(outputs)
+        if bool(((y < 0) | (y > 1)).any()):
+            raise ValueError("binary outcomes must lie between 0 and 1; labels of -1 and 1 are (y + 1) / 2")
+        return over_event(-F.binary_cross_entropy_with_logits(outputs, y, reduction="none"))
 
     def probs(self, outputs: Tensor) -> Tensor:
         return outputs.sigmoid()

@@ -193,8 +193,16 @@ def _check_tensors(
         found = {name: tuple(value.shape[lead:]) for name, value in rows.items()}
         found |= {name: tuple(value.shape) for name, value in fixed.items()}
         bad = [name for name in [*shapes, *found] if shapes.get(name) != found.get(name)]
+        bad += [name for name, value in rows.items() if not _sensible(what, value)]
         if bad:
             raise ValueError(f"{path} is damaged: its tensor {bad[0]} does not fit what its header says")
+
+
+def _sensible(what: str, value: Tensor) -> bool:
+    """Whether these can be numbers of a posterior: finite, and widths not negative."""
+    if not value.is_floating_point() or not bool(value.isfinite().all()):
+        return False
+    return what not in ("sd", "var") or bool((value >= 0).all())
 
 
 def write_whole(path: Path, data: bytes) -> None:
