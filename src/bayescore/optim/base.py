@@ -1,4 +1,4 @@
-"""What every network optimizer shares: the draw of weights, its gradient, the step, and the checkpoint.
+"""What every network optimizer shares: the gesture, its units, the step, and what it says about itself.
 
     with opt.sample():            # weights theta = mean + sd * eps are written into the module
         loss.backward()           # any number of times: one draw, `.grad` becomes the mean-loss gradient
@@ -22,27 +22,23 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bayescore.nn.posterior import Posterior
 from bayescore.optim.arriving import check_arriving, hooked, is_spent
 from bayescore.optim.buckets import Bucket, Member
-from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.fused import Rule, and_write, decayed, from_draw
 from bayescore.optim.gradients import finite, scale_of
+from bayescore.optim.keeping import Keeping
 from bayescore.optim.noise import Noise, Placed
-from bayescore.optim.options import check_group
 from bayescore.optim.precision import Slope, slope
-from bayescore.optim.sampling import Sampling
 from bayescore.optim.steep import is_steep
 
 __all__ = ["Shell"]
 
-STOPPED = 1e-300  # a rate of 0, where a schedule has ended, is no mistake
 GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
 
 
-class Shell(Sampling):
+class Shell(Keeping):
     """Base of the network optimizers; subclasses give `_start`, `_collect` and `_apply`."""
 
     #: the fewest draws a step needs
@@ -271,8 +267,6 @@ class Shell(Sampling):
                 "lower lr or init_sd, or check the data"
             )
 
-    # -- reading and saving ----------------------------------------------------------------------------
-
     @property
     def status(self) -> str:
         """Where the run stands, in plain words."""
@@ -284,60 +278,3 @@ class Shell(Sampling):
             parts.append(f"rate lowered {1 / head['pace']:.3g}-fold for a steep loss")
         passes = sorted({p.status for p in self._passes.values() if p.status})
         return "; ".join(part for part in (*parts, self._precision_status(), *passes) if part)
-
-    def posterior(self, model: nn.Module, likelihood: Any = "categorical") -> Posterior:
-        """The posterior over the weights of `model` as it stands now; later steps do not change it."""
-        if self._open:
-            raise RuntimeError("posterior() was called inside sample(); close the block first")
-        self._settle()
-        members = {m.weight: m for m in self._members(frozen=True)}
-        names = {name: members[p] for name, p in model.named_parameters() if p in members}
-        if len(names) != len(members):
-            raise ValueError(
-                f"the optimizer trains {len(members)} tensors and the model holds {len(names)} of them; "
-                "pass the model whose parameters the optimizer was given"
-            )
-        return self._posterior(model, names, likelihood)
-
-    def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
-        from bayescore.nn.gaussian import GaussianPosterior
-
-        mean = {name: m.state["mean"].clone() for name, m in members.items()}
-        sd = {name: m.state["sd"].clone() for name, m in members.items()}
-        return GaussianPosterior(model, mean, sd, likelihood=likelihood)
-
-    def state_dict(self) -> dict[str, Any]:
-        if self._open or self._head["draws"]:
-            raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
-        list(self._members())  # starts the state
-        for group in self.param_groups:
-            if isinstance(group["prior_mean"], dict):
-                group["prior_mean"] = "given"
-        return super().state_dict()
-
-    def _started(self, i: int, j: int) -> dict[str, Tensor]:
-        """What a parameter's state starts with, without storage."""
-        group, p = self.param_groups[i], self.param_groups[i]["params"][j]
-        mean = torch.empty_like(p, device="meta")
-        member = Member(0, group, j, p, {"mean": mean})
-        self._start(member, mean)
-        return member.state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state dict of the same method and the same parameters, bitwise."""
-        if self._open:
-            raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
-        check_checkpoint(state_dict, self.param_groups, type(self).__name__, self._started)
-        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
-            asked = {**saved, "params": group["params"], "lr": max(saved["lr"], STOPPED)}
-            check_group(asked)
-            self._check(asked)
-        super().load_state_dict(state_dict)
-        for p, tensors in restored_tensors(state_dict, self.param_groups):
-            self.state[p].update(tensors)
-        with torch.no_grad():
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if "mean" in self.state[p]:
-                        p.copy_(self.state[p]["mean"])
-        self._versions.clear()

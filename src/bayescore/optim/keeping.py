@@ -1,0 +1,79 @@
+"""What a network optimizer hands out: the posterior over a module's weights, and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayescore.nn.posterior import Posterior
+from bayescore.optim.buckets import Member
+from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
+from bayescore.optim.options import check_group
+from bayescore.optim.sampling import Sampling
+
+__all__ = ["Keeping"]
+
+STOPPED = 1e-300  # a rate of 0, where a schedule has ended, is no mistake
+
+
+class Keeping(Sampling):
+    """Draws of weights, and what is kept of them."""
+
+    def posterior(self, model: nn.Module, likelihood: Any = "categorical") -> Posterior:
+        """The posterior over the weights of `model` as it stands now; later steps do not change it."""
+        if self._open:
+            raise RuntimeError("posterior() was called inside sample(); close the block first")
+        self._settle()
+        members = {m.weight: m for m in self._members(frozen=True)}
+        names = {name: members[p] for name, p in model.named_parameters() if p in members}
+        if len(names) != len(members):
+            raise ValueError(
+                f"the optimizer trains {len(members)} tensors and the model holds {len(names)} of them; "
+                "pass the model whose parameters the optimizer was given"
+            )
+        return self._posterior(model, names, likelihood)
+
+    def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
+        from bayescore.nn.gaussian import GaussianPosterior
+
+        mean = {name: m.state["mean"].clone() for name, m in members.items()}
+        sd = {name: m.state["sd"].clone() for name, m in members.items()}
+        return GaussianPosterior(model, mean, sd, likelihood=likelihood)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._open or self._head["draws"]:
+            raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
+        list(self._members())  # starts the state
+        for group in self.param_groups:
+            if isinstance(group["prior_mean"], dict):
+                group["prior_mean"] = "given"
+        return super().state_dict()
+
+    def _started(self, i: int, j: int) -> dict[str, Tensor]:
+        """What a parameter's state starts with, without storage."""
+        group, p = self.param_groups[i], self.param_groups[i]["params"][j]
+        mean = torch.empty_like(p, device="meta")
+        member = Member(0, group, j, p, {"mean": mean})
+        self._start(member, mean)
+        return member.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a state dict of the same method and the same parameters, bitwise."""
+        if self._open:
+            raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
+        check_checkpoint(state_dict, self.param_groups, type(self).__name__, self._started)
+        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            asked = {**saved, "params": group["params"], "lr": max(saved["lr"], STOPPED)}
+            check_group(asked)
+            self._check(asked)
+        super().load_state_dict(state_dict)
+        for p, tensors in restored_tensors(state_dict, self.param_groups):
+            self.state[p].update(tensors)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if "mean" in self.state[p]:
+                        p.copy_(self.state[p]["mean"])
+        self._versions.clear()
