@@ -55,6 +55,16 @@ def test_every_learner_learns_from_the_same_gestures(kind):
         assert found.posterior is not None
 
 
+def test_a_run_does_not_depend_on_what_ran_before_it():
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)  # somebody else's
+        state = torch.get_rng_state()
+        found.append(learn("dropout", {"p": 0.3}, SMALL, network(0, (8,)), 0, SHORT).validation_nll)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert found[0] == found[1]
+
+
 def test_ivon_learns_beside_the_others():
     pytest.importorskip("ivon")
     options = {"lr": 0.1, "hess_init": 0.5, "weight_decay": 1e-3}

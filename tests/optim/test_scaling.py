@@ -216,3 +216,18 @@ def test_bam_needs_its_draws_from_one_batch_for_the_variance_only() -> None:
             )  # a constant gradient has no spread: it moves the mean, not the sd by much
     opt.step()
     assert (p < 0).all()
+
+
+def test_a_chain_keeps_as_many_states_as_it_was_told() -> None:
+    p = torch.nn.Parameter(torch.zeros(3))
+    opt = SGLD([p], 100, lr=0.01, burn_in=10, thin=2, keep=6)
+    sizes = []
+    for _ in range(40):
+        with opt.sample():
+            p.square().sum().backward()
+        opt.step()
+        sizes.append(len(opt.state[p]["path"]))
+    assert max(sizes) == 6
+    assert sizes[10 + 2 * 6 - 1] == 6  # full, and nothing was dropped
+    assert sizes[10 + 2 * 7 - 1] == 3  # the seventh state thins the path
+    assert opt.param_groups[0]["kept"] == sizes[-1]

@@ -4,8 +4,8 @@ In per-datum units, c = tau/N, delta = c/s0^2, g the gradient of the mean loss a
     theta <- theta - eta A (g + delta (theta - m0)) + sqrt(2 eta c A) xi                               (1)
     A = 1, or A = 1/(1e-5 + sqrt V) with V <- 0.99 V + 0.01 g^2 (Li et al. 2016, without Gamma)        (2)
 The weights are their own draw: `sample()` is the same gesture and adds no noise of its own. After `burn_in`
-steps every `thin`-th state is kept; when `keep` of them are there, every second is dropped and `thin`
-doubles.
+steps every `thin`-th state is kept; when there are more than `keep` of them, every second is dropped and
+`thin` doubles.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ class SGLD(Shell):
         for member in self._members():
             state = member.state
             state["path"] = torch.cat([state["path"], state["mean"].unsqueeze(0)])
-            if len(state["path"]) == group["keep"]:
+            if len(state["path"]) > group["keep"]:
                 state["path"] = state["path"][1::2].clone()
         kept = group["kept"] + 1
-        full = kept == group["keep"]
+        full = kept > group["keep"]
         for each in self.param_groups:
             each["kept"] = kept // 2 if full else kept
             each["thin"] *= 2 if full else 1

@@ -51,7 +51,18 @@ def network(seed: int, hidden: tuple[int, ...] = (1000, 1000, 1000)) -> nn.Seque
 def learn(
     kind: str, options: dict[str, Any], split: Split, model: nn.Module, seed: int, s: Schedule
 ) -> Learned:
-    """Learn with the method `kind`, best epoch on validation."""
+    """Learn with the method `kind`, best epoch on validation.
+
+    Dropout and IVON draw from torch's global stream, which has a seed of this run and is put back.
+    """
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(generator(seed, purpose="training").initial_seed())
+        return _learn(kind, options, split, model, seed, s)
+
+
+def _learn(
+    kind: str, options: dict[str, Any], split: Split, model: nn.Module, seed: int, s: Schedule
+) -> Learned:
     count = len(split.train)
     per_epoch = -(-count // s.batch_size)
     learner = LEARNERS[kind](model, count, -(-count // per_epoch), per_epoch * s.epochs, seed, options)

@@ -172,9 +172,7 @@ class IVON(Learner):
             from ivon import IVON as Optimizer
         except ImportError:
             raise ImportError("IVON is a peer of the benchmarks: pip install 'bayescore[bench]'") from None
-        torch.manual_seed(
-            self.seed
-        )  # it draws from torch's global generator; a run has its own process state
+        torch.manual_seed(self.seed)  # it draws from torch's global stream
         ess = self.num_data / options.pop("temperature", 1.0)
         return Optimizer(self.model.parameters(), ess=ess, **options)
 
