@@ -201,3 +201,30 @@ def test_files_with_senseless_numbers_are_refused(value: float, tmp_path: Path) 
     posterior.save(file)
     with pytest.raises(ValueError, match="damaged"):
         Posterior.load(file, network())
+
+
+def test_a_confident_mistake_about_a_binary_outcome_costs_its_logit() -> None:
+    model = nn.Linear(1, 1)
+    nn.init.constant_(model.weight, 20.0)
+    nn.init.zeros_(model.bias)
+    posterior = bnn.PointPosterior(model, likelihood="bernoulli")
+    prediction = posterior.predict(torch.tensor([[1.0], [-1.0]]))
+    surely_wrong = prediction.log_prob(torch.tensor([[0], [1]]))
+    torch.testing.assert_close(surely_wrong.float(), torch.tensor([-20.0, -20.0]))
+    with pytest.raises(ValueError, match="0 or 1"):
+        prediction.log_prob(torch.tensor([[-1], [1]]))
+
+
+def test_ensembles_of_ensembles_mix_values() -> None:
+    like = bnn.likelihoods.Gaussian(0.1)
+    members = [
+        ProximalScore(m.parameters(), 64).posterior(m, like) for m in (network(1, s) for s in range(3))
+    ]
+    point = bnn.PointPosterior(network(1), likelihood=like)
+    mixture = bnn.Ensemble([bnn.Ensemble(members[:2]), members[2], point])
+    x, _ = rings(4, 0)
+    prediction = mixture.predict(x, 31)
+    assert prediction.outputs.shape[0] == prediction.samples
+    singles = [bnn.Ensemble(members[:2]).predict(x, 11), members[2].predict(x, 11, seed=1), point.predict(x)]
+    expected = torch.stack([single.mean for single in singles]).mean(0)
+    torch.testing.assert_close(prediction.mean, expected, rtol=0.05, atol=0.02)

@@ -176,3 +176,67 @@ def test_a_checkpoint_from_the_end_of_a_schedule_is_taken() -> None:
     opt, saved = damage(lambda s: s["param_groups"][0].update(lr=0.0))
     opt.load_state_dict(saved)
     assert opt.param_groups[0]["lr"] == 0.0
+
+
+def test_prior_means_of_frozen_tensors_outlive_a_checkpoint() -> None:
+    model = network()
+    model[2].requires_grad_(False)
+    given = {name: torch.full_like(p, 0.5) for name, p in model.named_parameters()}
+    opt = ProximalScore(model.named_parameters(), 64, prior_mean=given)
+    steps(opt, model, 1)
+    saved = copy.deepcopy(opt.state_dict())
+    model[2].requires_grad_(True)
+    steps(opt, model, 1)
+    assert torch.equal(opt.state[model[2].weight]["prior_mean"], given["2.weight"])
+    other = network()
+    again = ProximalScore(other.named_parameters(), 64, prior_mean=given)
+    again.load_state_dict(saved)
+    steps(again, other, 1)
+    assert torch.equal(again.state[other[2].weight]["prior_mean"], given["2.weight"])
+    lost = ProximalScore(network().named_parameters(), 64)
+    lost.load_state_dict(saved)
+    with pytest.raises(ValueError, match="frozen when it was written"):
+        lost.state_dict()
+
+
+def test_the_step_uses_the_noise_of_the_draw_when_a_small_tensor_has_no_gradient() -> None:
+    """Small tensors lie in a row that is long enough for counter-based noise, in a network of 560,000."""
+    sizes = (40_000, 40_000, 40_000, 40_000, 400_000)
+    weights = [nn.Parameter(torch.zeros(size)) for size in sizes]
+    opt = ProximalScore(weights, 1000, compiled=False, init_sd=0.1)
+    drawn = []
+    with opt.sample():
+        drawn = [(p.detach() / 0.1).clone() for p in weights]
+        sum((p.square().sum() for i, p in enumerate(weights) if i != 1), torch.zeros(())).backward()
+    reached = [m for m in opt._members() if m.weight.grad is not None]
+    for bucket in opt._gathered(reached):
+        if bucket.alone:
+            continue
+        eps = opt.noise(bucket, 0)
+        assert isinstance(eps, Tensor)
+        for member, part in zip(bucket.members, bucket.split(eps), strict=True):
+            torch.testing.assert_close(part, drawn[member.number], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shell", ["exact", "advi", "gradient"])
+def test_a_tensor_that_comes_late_is_measured_from_its_own_first_step(shell: str) -> None:
+    """Its curvature estimate, all noise here, must not be trusted as that of a tensor of many steps."""
+    early, late = (nn.Parameter(torch.zeros(100)) for _ in range(2))
+    opt = SHELLS[shell]([early, late], 10**6, init_sd=1e-3, temperature=1e-3)
+    for t in range(60):
+        with opt.sample():
+            noise = torch.randn(200, generator=torch.Generator().manual_seed(t))
+            loss = (noise[:100] * early).sum() + 0.5 * early.square().sum()
+            if t >= 50:
+                loss = loss + (noise[100:] * late).sum() + 0.5 * late.square().sum()
+            loss.backward()
+        opt.step()
+        opt.zero_grad()
+        if t == 49:
+            assert float(opt.state[late]["moments"][3]) == 0
+            assert torch.equal(opt.state[late]["sd"], torch.full((100,), 1e-3))
+        if t == 50 and shell == "exact":
+            assert float((opt.state[late]["sd"] / 1e-3 - 1).abs().max()) < 0.01
+    assert float(opt.state[late]["moments"][3]) == 10
+    assert float(opt.state[early]["moments"][3]) == 60
+    assert "not learned" in opt.status

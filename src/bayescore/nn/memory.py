@@ -29,7 +29,6 @@ __all__ = ["MEMORY_METHODS", "MemoryEstimate", "memory_estimate"]
 TOY = 4096  # weights on which an optimizer's state is counted
 HEAP = 0.4  # share of P, on a CPU: see above
 COMPILER = 130_000_000  # bytes: torch's compiler, once it has been imported and used
-COMPILED = 2_000_000  # weights from which the optimizers of this library compile their updates
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,10 @@ def memory_estimate(
     largest = max(p.numel() * max(4, p.element_size()) for p in trained)
     update = gradient + int(rule.largest * largest + rule.whole * width)
     on_cpu = trained[0].device.type in ("cpu", "meta")
-    compiles = bool(rule.draws) and sum(p.numel() for p in trained) >= COMPILED
+    from bayescore.optim.noise import is_hashed  # it imports this package
+
+    sizes = [p.numel() for p in trained]
+    compiles = bool(rule.draws) and is_hashed(sum(sizes), max(sizes))
     return MemoryEstimate(
         method=method + (" with update_in_backward" if update_in_backward else ""),
         process=_process(held) + COMPILER * compiles if on_cpu else 0,

@@ -83,7 +83,7 @@ class ClassPrediction(Prediction):
         p = self.probs.clamp(torch.finfo(self.probs.dtype).tiny, 1)
         if self.binary:
             check_event(self.probs, y)
-            if y.is_floating_point() and not bool(((y == 0) | (y == 1)).all()):
+            if not bool(((y == 0) | (y == 1)).all()):
                 raise ValueError("binary outcomes must be 0 or 1")
             chosen = torch.where(y.bool(), p, (1 - self.probs).clamp_min(torch.finfo(p.dtype).tiny))
         else:
@@ -153,7 +153,7 @@ def collected(draws: Iterable[Tensor], likelihood: Likelihood) -> ClassPredictio
     binary = likelihood.kind == "binary"
     count, total, doubt = 0, torch.zeros(()), torch.zeros(())
     for outputs in draws:
-        probs = likelihood.probs(outputs)
+        probs = likelihood.probs(outputs.double() if binary else outputs)  # 1 - p must keep its digits
         h = entropy(probs, binary)
         total, doubt = (total.add_(probs), doubt.add_(h)) if count else (probs, h)
         count += 1
@@ -165,7 +165,7 @@ def mixed(
 ) -> ClassPrediction | ValuePrediction:
     """The mixture of predictions with equal weights.
 
-    For values, a prediction from one draw counts as many times as the others have draws.
+    For values, draws of a prediction that has fewer than the others are repeated, as evenly as can be.
     """
     count = sum(p.samples for p in predictions)
     first = predictions[0]
@@ -175,5 +175,5 @@ def mixed(
         doubt = torch.stack([p.expected_entropy for p in rows]).mean(0)
         return ClassPrediction(count, probs, doubt, first.binary)
     most = max(p.samples for p in predictions)
-    outputs = [p.outputs.expand(most, *p.outputs.shape[1:]) for p in predictions]
+    outputs = [p.outputs[torch.arange(most) * p.samples // most] for p in predictions]
     return ValuePrediction(most * len(outputs), torch.cat(outputs), first.likelihood)

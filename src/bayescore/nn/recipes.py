@@ -34,7 +34,7 @@ class Recipe:
     Arguments:
         optimizer: steps with a closure, and says its `status`.
         posterior: the posterior as it stands now.
-        collector: what collects weights at the end of an epoch, and the first epoch (a share of all) it does.
+        collector: what collects weights at the end of an epoch, in the second half of them.
         training: what is done to the module while it is trained.
     """
 

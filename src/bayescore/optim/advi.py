@@ -137,8 +137,8 @@ class ADVI(Shell):
         totals = self._move(bucket, rule, *kept, self._prior_mean(bucket), *seen, o)
         assert bucket.moments is not None
         # the slope moves twice as much as log sd
-        take(bucket.moments, totals, bucket.lengths, group["updates"], 2)
+        take(bucket.moments, totals, bucket.lengths, 2)
 
     def _precision_status(self) -> str:
         head = self._head
-        return precision_sentence(self.slope_noise(), head["updates"], head["last_draws"], "score")
+        return precision_sentence(self._measured(), head["last_draws"], "score")

@@ -16,7 +16,7 @@ squares of H alone (drawn without replacement they are anticorrelated by B/(N - 
 wider). (2) is made in every step, with zbar = 0; (1) with (4) in every second one. The mean may go faster
 than the variance, which therefore has a lam of its own,
     1/lam = damping + t + 10 sqrt(V),                                                                      (5)
-t the number of pairs of steps, V the tensor's running mean square of a - e^2/pairs, halved.
+t the number of pairs of steps, V the tensor's running mean square of (a - e^2/pairs)/2.
 
 Without mini-batches both fix s_i sum_j H_ij^2 s_j = 1, the Fisher divergence's optimum, which is the ELBO's
 1/H_ii where correlations between weights are weak and narrower elsewhere. In per-datum units, c = tau/N:
@@ -34,7 +34,7 @@ from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.noise import Noise, Placed, drawn
 from bayescore.optim.options import positive
-from bayescore.optim.precision import MEMORY, follow, precision_sentence
+from bayescore.optim.precision import follow, precision_sentence, weight_of
 from bayescore.optim.steep import WATCHED
 
 __all__ = ["BaM", "bam_root", "bam_step"]
@@ -182,8 +182,8 @@ class BaM(Shell):
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
         options.update(
-            first=-2, reached=[], pairs=0, update_in_backward=False
-        )  # step whose d is kept, tensors that it had gradients of; steps that had a partner
+            first=-2, reached=[], update_in_backward=False
+        )  # step whose d is kept, tensors that it had gradients of
         super().__init__(params, options.pop("num_data"), options)
 
     def _rate(self, group: dict[str, Any]) -> float:
@@ -191,7 +191,8 @@ class BaM(Shell):
         return float(group["lr"])
 
     def _stride(self, group: dict[str, Any]) -> float:
-        return float(group["lr"] / (1 + group["lr"]) * group["pace"])  # (2)
+        per_datum = group["init_sd"] ** 2 * group["num_data"] / group["temperature"]
+        return float(group["lr"] / (1 + group["lr"]) * per_datum)  # (2)
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
@@ -243,10 +244,12 @@ class BaM(Shell):
         )
         d, e, half = *bucket.zeros("sum_d_g", "sum_d_e"), flat["half"]
         if group["first"] == group["step"] - 1:
-            t = group["pairs"] + 1
             totals = self._run(bucket, bam_slope, flat["sd"], half, d, e, o)
             follow(moments, totals, bucket.lengths)
-            lam = 1 / (group["damping"] + t + 10 * (moments[:, 1] / (1 - MEMORY**t)).sqrt())  # (5)
+            t = moments[:, 3]
+            lam = 1 / (
+                group["damping"] + t + 10 * (moments[:, 1] / weight_of(moments).to(moments)).sqrt()
+            )  # (5)
             moments[:, 2] += 2 * lam / (1 + 2 * lam)
             (lam,) = bucket.spread(lam[None])
             o = o._replace(lam=lam)
@@ -284,13 +287,8 @@ class BaM(Shell):
             if not moved or group["published"]:
                 continue
             second = group["first"] == group["step"] - 1
-            group["pairs"] += second
             group["first"] = -2 if second or group["step"] % 2 else group["step"]
         return moved
-
-    @property
-    def _measurements(self) -> int:
-        return int(self._head["pairs"])
 
     def _precision_status(self) -> str:
         group = self._head
@@ -298,4 +296,4 @@ class BaM(Shell):
             return (
                 "precision not learned under mini-batches: BaM as published takes their noise for curvature"
             )
-        return precision_sentence(self.slope_noise(), group["pairs"], 2, "score")
+        return precision_sentence(self._measured(), 2, "score")

@@ -48,7 +48,7 @@ class Shell(Keeping):
 
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
-        member.state["moments"] = mean.new_zeros(3)  # optim/precision.py
+        member.state["moments"] = mean.new_zeros(4)  # optim/precision.py
 
     def _numbers(self, bucket: Bucket, *values: float) -> tuple[Tensor, ...]:
         """Options of a rule as zero-dimensional tensors."""
@@ -107,15 +107,10 @@ class Shell(Keeping):
         """Whether the standard deviations have been learned."""
         return ""
 
-    @property
-    def _measurements(self) -> int:
-        """Updates that measured the curvature."""
-        return int(self._head["updates"])
-
-    def slope_noise(self) -> list[Slope]:
-        """What was measured of every tensor's curvature estimate."""
-        t = max(self._measurements, 1)
-        return [slope(m.state["moments"], t, m.weight.numel()) for m in self._members()]
+    def _measured(self) -> list[Slope]:
+        """What is known of the curvature estimates of the tensors that have been measured."""
+        rows = [(m.state["moments"], m.weight.numel()) for m in self._members()]
+        return [slope(moments, size) for moments, size in rows if moments[3] > 0]
 
     def _check(self, group: dict[str, Any]) -> None:
         if group["update_in_backward"]:

@@ -5,21 +5,21 @@ draw i. The prior enters by its expectation. With G = mean g_i, X = mean eps_i g
 mean eps_i^2:
     one    = -(sigma/c) (G + delta (m - m0)) + rho k e1        whitened mean score                       (1)
     slope  = (sigma/c) X + sigma^2/s0^2 - 1 - k (e2 - 1)       whitened curvature minus 1, by eps*score  (2)
-    [ 1/eta   -e1    ] [u]   [ one   ]
-    [ -e1     a + e2 ] [w] = [ slope ]                         methods/ridge.py, with b + 1 = 1/eta      (3)
+    [ 1/eta     -rho e1 ] [u]   [ one   ]
+    [ -rho e1   a + e2  ] [w] = [ slope ]                      methods/ridge.py, with b + 1 = 1/eta      (3)
     sigma <- sigma (1 - w/2 + w^2/8),  |w| <= 1                P (1 + w) to first order                  (4)
     momentum <- beta momentum - (1 - beta) (c/sigma) u/eta                                               (5)
     m <- m - (reach/c) momentum/(1 - beta^t),  reach = eta v,  v = 1/P_new                               (6)
-With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0. The rate lr
-is SGD's at the initial variance v0: eta = min(1, lr c/v0). Where a Newton step with the initial precision is
-shorter than lr, because q starts narrower than the posterior,
+With beta = 0 and rho = k = 1 this is the ridge step. sigma is kept at or below the prior's s0, after (6). The
+rate lr is SGD's at the initial variance v0: eta = min(1, lr c/v0). Where a Newton step with the initial
+precision is shorter than lr, because q starts narrower than the posterior,
     reach = max(v, over min(v, v0)),  over = max(1, lr c/v0)                                              (6a)
 which is lr at v0, and Newton's step once v has grown to what the data say.
 
-How noisy (2) is decides what it may do. Its variance V is about kappa = N/(batch tau) for one draw, and of
-order 1 for antithetic pairs on the same data. V and the mean slope are tracked per tensor, and a step uses
-those of the steps before it, so that one pass over memory makes it; with L = 1 + mean
-slope, and l the part of the mean slope that is above twice its own error,
+How noisy (2) is decides what it may do. Its variance V is about kappa = N/(batch tau) for one draw (times 1 -
+batch/N without replacement), and of order 1 for antithetic pairs on the same data. V and the mean slope are
+tracked per tensor, and a step uses those of the steps before it, so that one pass over memory makes it; with
+L = 1 + mean slope, and l the part of the mean slope that is above twice its own error,
     rho   = t / (t + 100 (V - l^2)/(1 + l)^2)                  0: not to be trusted yet, 1: trusted      (7)
     slope <- rho slope + (1 - rho) slope_F                                                               (8)
     a     = damping + t/2 + 10 rho sqrt(V)                                                               (9)
@@ -29,11 +29,13 @@ proximal problem, quiet at the optimum), little while q is much narrower than th
 prior's part, which is exact. With the batch size B known and one draw per step, slope_F comes from squared
 gradients,
     slope_F = (sigma^2/c) F + sigma^2/s0^2 - 1,   F = B/(1 - B/N) (1 + beta)/2 (G - momentum)^2          (11)
-whose relative noise is 2 whatever kappa is. E F = Var_i(grad l_i), the Fisher information of one datum: it
-is the Hessian where the likelihood is that of the data (at any temperature) and differs from it by the
-misfit otherwise. With beta = 0 no momentum is kept, F = B/(1 - B/N) G^2, and the mean gradient in it makes
-sds too small until the mean has arrived. Without B, slope_F = 0: the precision stays where it is until (2)
-can be trusted.
+whose relative noise is 2 whatever kappa is. At the mean, E F = Var_i(grad l_i), the Fisher information of one
+datum: it is the Hessian H where the likelihood is that of the data (at any temperature) and differs from it
+by the misfit otherwise. Three things make F too large, and sds too small: the draw itself, which adds B/(1 -
+B/N) sum_j H_ij^2 v_j (nothing when cold; with many weights at tau = 1 as much as F itself); the prior's pull,
+B delta^2 (m - m0)^2, as momentum holds it and G does not; and in the first steps, or with beta = 0, where F =
+B/(1 - B/N) G^2, the mean gradient. Without B, slope_F = 0: the precision stays where it is until (2) can be
+trusted.
 """
 
 from __future__ import annotations
@@ -72,20 +74,21 @@ class ExactOptions(NamedTuple):
     a: Tensor  # (9)
 
 
-def settled(moments: Tensor, sizes: Tensor, t: int, damping: float, trust: bool, squares: bool) -> Tensor:
-    """L of (10), (7) and (9) of update number t, one column per tensor, from the moments of those before.
+def settled(moments: Tensor, sizes: Tensor, damping: float, trust: bool, squares: bool) -> Tensor:
+    """L of (10), (7) and (9) of the next update, one column per tensor, from the moments of those before.
 
     Arguments:
         trust: the ridge step as it is: rho = k = 1 and a = damping.
         squares: the precision moves by squared gradients where it does not by eps*score.
     """
-    if trust or t == 1:
-        row = moments.new_tensor([math.inf, 1.0, damping] if trust else [1.0, 0.0, damping + 0.5])
-        table = row[:, None].expand(3, len(moments))
-    else:
-        level, V, noise = measured(moments, t - 1, sizes)
-        rho = 1 / (1 + PATIENCE / t * noise)
-        table = torch.stack([1 + level, rho, 10 * rho * V.sqrt() + (damping + t / 2)])
+    row = moments.new_tensor([math.inf, 1.0, damping] if trust else [1.0, 0.0, damping + 0.5])
+    table = row[:, None].expand(3, len(moments))
+    if not trust:
+        t = moments[:, 3].double() + 1
+        level, V, noise = measured(moments, sizes)
+        rho = 1 / (1 + (PATIENCE / t).to(noise) * noise)
+        later = torch.stack([1 + level, rho, 10 * rho * V.sqrt() + (damping + t / 2).to(V)])
+        table = torch.where(t > 1, later, table)
     moments[:, 2] += (1.0 if squares else table[1]) / (table[2] + 1)
     return table
 

@@ -10,7 +10,8 @@ and X only:
     mean e     = (1+alpha) (d - sigma_t e1)/v + alpha e1/sigma_t - s1,     d = m - m_t                (3)
     mean g e   = [ d mean e - sigma_t mean(eps e) ]/v                                                 (4)
     mean eps e = (1+alpha) (d e1 - sigma_t e2)/v + alpha e2/sigma_t - s2                              (5)
-where s1 = -(G + delta (m_t - m0))/c and s2 = -X/c - sigma_t/s0^2 are the averages of s and eps s.
+where s1 = -(G + delta (m_t - m0))/c and s2 = -X/c - sigma_t/s0^2 are the averages of s and eps s, the prior's
+part by its expectation over eps, as in optim/exact.py: what the draw itself adds to it is not followed.
 Adam is that of methods/descent.py; it divides by sqrt(second) + floor * r, where r is the size that (2) has
 for e = g_t, 2 c^2/sigma_t^3 and 4 c^2/sigma_t^2 (methods/proximal.py, (3), says why; floor = 0 is plain
 Adam).

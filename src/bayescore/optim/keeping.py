@@ -46,10 +46,11 @@ class Keeping(Sampling):
         if self._open or self._head["draws"]:
             raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
         list(self._members())  # starts the state
-        for group in self.param_groups:
+        found = super().state_dict()
+        for group in found["param_groups"]:
             if isinstance(group["prior_mean"], dict):
-                group["prior_mean"] = "given"
-        return super().state_dict()
+                group["prior_mean"] = "given"  # every trained tensor has its own in its state
+        return found
 
     def _started(self, i: int, j: int) -> dict[str, Tensor]:
         """What a parameter's state starts with, without storage."""
@@ -68,7 +69,11 @@ class Keeping(Sampling):
             asked = {**saved, "params": group["params"], "lr": max(saved["lr"], STOPPED)}
             check_group(asked)
             self._check(asked)
+        priors = [group["prior_mean"] for group in self.param_groups]
         super().load_state_dict(state_dict)
+        for group, prior in zip(self.param_groups, priors, strict=True):
+            if group["prior_mean"] == "given" and isinstance(prior, dict):
+                group["prior_mean"] = prior
         for p, tensors in restored_tensors(state_dict, self.param_groups):
             self.state[p].update(tensors)
         with torch.no_grad():

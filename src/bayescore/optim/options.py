@@ -87,6 +87,11 @@ def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor |
     value = group["prior_mean"]
     if value == "current":
         return mean.clone()
+    if value == "given":
+        raise ValueError(
+            "the checkpoint holds no prior mean of a tensor that was frozen when it was written; "
+            "train it in a group of its own (add_param_group), with its prior_mean"
+        )
     if not isinstance(value, dict):
         return None
     name = group["param_names"][position]

@@ -1,9 +1,10 @@
 """Whether standard deviations have been learned, in a sentence, from what was measured on the way.
 
 Per tensor and step, a method measures the whitened slope of every weight: curvature times variance, minus 1,
-zero in the mean when learned. Kept of it are three numbers: running means of the slope and of its square V,
-and how much of the initial precision has been forgotten, in units of its own memory (the sum of the rates at
-which the precision moves towards its estimate). Where weights answer at rates of their own, those of the
+zero in the mean when learned. Kept of it are four numbers: running means of the slope and of its square V,
+how much of the initial precision has been forgotten, in units of its own memory (the sum of the rates at
+which the precision moves towards its estimate), and the number of steps: a tensor may have had a gradient in
+some of them only. Where weights answer at rates of their own, those of the
 slowest count, and only since the mean slope was last away from zero: Adam drives precisions off while the
 mean travels, and it is from there that they come back. The precision counts as learned where
     - little of the initial value is left:            exp(-forgotten) below a tenth
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "slope", "take"]
+__all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "slope", "take", "weight_of"]
 
 MEMORY = 0.99  # of the running moments of the slope
 KNOWN = 0.05  # relative error of the sd up to which it counts as learned
@@ -31,28 +32,34 @@ LEFT = 0.1  # share of the initial precision that may be left
 def follow(moments: Tensor, totals: Tensor, sizes: Tensor) -> None:
     """Take one step's sums of slope and squared slope, a row per tensor, into the running means."""
     moments[:, :2].mul_(MEMORY).add_(totals[:, :2] / sizes[:, None], alpha=1 - MEMORY)
+    moments[:, 3] += 1
 
 
-def take(moments: Tensor, totals: Tensor, sizes: Tensor, t: int, weight: float) -> None:
-    """Also count what has been forgotten by step t, given the longest time a weight needs, one over its rate.
+def weight_of(moments: Tensor) -> Tensor:
+    """What the weights of the running means have added up to, in float64."""
+    return 1 - MEMORY ** moments[..., 3].double()
+
+
+def take(moments: Tensor, totals: Tensor, sizes: Tensor, weight: float) -> None:
+    """Also count what has been forgotten, given the longest time a weight needs, one over its rate.
 
     Nothing has while the mean slope is away from zero.
     """
     follow(moments, totals, sizes)
-    level, _, noise = measured(moments, t, sizes)
+    level, _, noise = measured(moments, sizes)
     error = _error(noise, sizes)
     arrived = level.abs() <= torch.maximum(AWAY + 2 * error, 4 * error)  # noise must not start it all over
     moments[:, 2].add_(weight / totals[:, 2]).mul_(arrived)
 
 
-def measured(moments: Tensor, t: int, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean slope, its mean square V, and the relative variance of one step's curvature, after t steps.
+def measured(moments: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean slope, its mean square V, and the relative variance of one step's curvature.
 
     Relative to the curvature that the mean slope shows beyond twice its own error.
     """
-    weight = 1 - MEMORY**t
-    level, V, _ = (moments / weight).unbind(-1)
-    error = (V / size * ((1 - MEMORY) / weight)).sqrt()  # of the mean slope
+    weight = weight_of(moments)
+    level, V = (moments[..., :2] / weight.to(moments).unsqueeze(-1)).unbind(-1)
+    error = (V / size * ((1 - MEMORY) / weight).to(V)).sqrt()  # of the mean slope
     sure = (level - 2 * error).clamp_min(0)
     return level, V, (V - sure.square()).clamp_min(0) / (1 + sure).square()
 
@@ -66,31 +73,33 @@ class Slope(NamedTuple):
     """One tensor's measurements."""
 
     size: int
+    steps: int
     level: float  # mean slope
     away: float  # how far from zero beyond twice its error
     noise: float  # relative variance of one step's curvature
     forgotten: float
 
 
-def slope(moments: Tensor, t: int, size: int) -> Slope:
-    """The measurements that a tensor's three numbers hold after t steps."""
+def slope(moments: Tensor, size: int) -> Slope:
+    """The measurements that a tensor's four numbers hold."""
     many = moments.new_tensor(float(size))
-    level, _, noise = measured(moments, t, many)
+    level, _, noise = measured(moments, many)
     away = (level.abs() - 2 * _error(noise, many)).clamp_min(0)
-    return Slope(size, *(float(v) for v in (level, away, noise, moments[2])))
+    return Slope(size, int(moments[3]), *(float(v) for v in (level, away, noise, moments[2])))
 
 
-def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, rho: float = 1.0) -> str:
-    """The state of the precision after t steps.
+def precision_sentence(rows: list[Slope], draws: int, how: str, rho: float = 1.0) -> str:
+    """The state of the precision.
 
     Arguments:
+        rows: of the tensors that have been measured.
         draws: per step.
         how: what stands in while eps*score is too noisy: "squares" (squared gradients), "initial" (the
             precision is left as it was) or "score" (nothing does).
         rho: share of eps*score in the precision.
     """
     size = sum(row.size for row in rows)
-    if not size or not t:
+    if not size:
         return "precision not learned: no update yet"
 
     def mean(values: list[float]) -> float:
@@ -101,7 +110,7 @@ def precision_sentence(rows: list[Slope], t: int, draws: int, how: str, rho: flo
     left = mean([math.exp(-row.forgotten) for row in rows])
     if not math.isfinite(noise + away + left):
         return "precision not learned: its estimate is not finite"
-    error = 0.5 * math.sqrt(noise / t)
+    error = 0.5 * math.sqrt(mean([row.noise / row.steps for row in rows]))
     if error > KNOWN:
         return _too_noisy(how, draws, rho, math.ceil(noise / (2 * KNOWN) ** 2))
     if left > LEFT:

@@ -151,7 +151,7 @@ class ProximalScore(Shell):
         B = group["batch_size"]
         squares = B is not None and group["num_data"] > B and draws == 1 and group["curvature"] == "auto"
         trust = group["curvature"] == "score"
-        table = settled(moments, bucket.lengths, group["updates"], group["damping"], trust, squares)
+        table = settled(moments, bucket.lengths, group["damping"], trust, squares)
         o = self._options(bucket, squares, *bucket.spread(table))
         rule = exact_single if len(seen) == 2 else exact_update
         flat, prior = bucket.flat, self._prior_mean(bucket)
@@ -204,14 +204,15 @@ class ProximalScore(Shell):
         totals = self._move(bucket, rule, flat["mean"], flat["sd"], *kept, self._prior_mean(bucket), *seen, o)
         assert bucket.moments is not None
         # the slope moves twice as much as log sd
-        take(bucket.moments, totals, bucket.lengths, group["updates"], 2 * steps)
+        take(bucket.moments, totals, bucket.lengths, 2 * steps)
 
     def _precision_status(self) -> str:
-        group, rows = self._head, self.slope_noise()
-        how, rho, t = "score", 1.0, group["updates"]
+        group, rows = self._head, self._measured()
+        how, rho = "score", 1.0
         if group["solver"] == "exact" and group["curvature"] == "auto":
             B = group["batch_size"]
-            how = "squares" if B is not None and group["num_data"] > B else "initial"
-            size = sum(row.size for row in rows)
-            rho = sum(row.size * t / (t + PATIENCE * row.noise) for row in rows) / max(size, 1) if t else 1.0
-        return precision_sentence(rows, t, group["last_draws"], how, rho)
+            one = group["last_draws"] == 1
+            how = "squares" if one and B is not None and group["num_data"] > B else "initial"
+            trusted = sum(row.size * row.steps / (row.steps + PATIENCE * row.noise) for row in rows)
+            rho = trusted / max(sum(row.size for row in rows), 1)
+        return precision_sentence(rows, group["last_draws"], how, rho)

@@ -159,7 +159,7 @@ class Sampling(torch.optim.Optimizer):
             return bucket.made[1]
         pair, sign = draw // 2, 1.0 - 2.0 * (draw % 2)
         names = [hashed(seed, step, pair, m.number) for m in bucket.members]
-        if is_hashed(self._size, mean.numel()):
+        if bucket.alone and is_hashed(self._size, mean.numel()):
             return key_of(mean, names[0], sign)
         if mean.device not in self._generators:
             self._generators[mean.device] = torch.Generator(device=mean.device)

@@ -3,6 +3,7 @@
 20 weights, 1,000 data, a standard normal prior. With A = X^T X/tau + I the best diagonal Gaussian (in the
 ELBO) has the mean A^-1 X^T y/tau and the variances 1/A_ii                                               (1)
 What a mini-batch of B adds to the curvature's noise is governed by kappa = N/(B tau)                    (2)
+(times 1 - B/N, as an epoch draws without replacement: the batch of all data adds none).
 """
 
 from __future__ import annotations

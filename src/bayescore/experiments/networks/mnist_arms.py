@@ -95,7 +95,7 @@ FEW_SEEDS = {name: 2 for name in ARMS if name.endswith(("default settings", "no 
 def arm_runs(
     arms: Mapping[str, Spec], settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]
 ) -> list[Run]:
-    """Every arm at every percentage; `settings` holds percentages -> {seeds, epochs} and the schedule."""
+    """Every arm at every percentage; `settings` holds percentages -> {seeds, schedule} and the schedule."""
     runs = []
     for percent, size in settings["percentages"].items():
         schedule = {**settings["schedule"], **size.get("schedule", {})}

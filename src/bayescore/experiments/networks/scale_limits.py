@@ -147,7 +147,7 @@ EXPERIMENT = Experiment(
             _fails(("GSM, full", "BaM, full")),
         ),
         Claim(
-            "So do GSM's and BaM's diagonal and low-rank forms.",
+            "So do the diagonal and low-rank forms of BaM.",
             "not in the paper",
             _fails(("BaM, diagonal", "BaM, low rank 20")),
         ),
