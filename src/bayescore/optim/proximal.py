@@ -45,7 +45,7 @@ class ProximalScore(Shell):
         curvature: exact solver: "auto" as in optim/exact.py (7)-(11); "score" for the ridge step as it is,
             with `damping` constant.
         inner_steps, optimizer, alpha: gradient solver: N, "adam" or "sgd", weight of the proximal term.
-        sd_rate, floor: gradient solver: rate of log sd as a multiple of lr, Adam's floor (optim/inner.py).
+        sd_rate, floor: gradient solver with Adam: rate of log sd as a multiple of lr, floor (optim/inner.py).
         init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.05 and at most
             half of the weights' root mean square.
         prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as
