@@ -121,6 +121,9 @@ def test_a_second_run_measures_only_what_is_missing(pretend, tmp_path):
     assert pretend.calls == []
     list(measure(a_plan("sgd", "advi", "sgld", latency=False), Kept(path), quiet))
     assert {name for name, _ in pretend.calls} == {"adamw", "sgld"}
+    pretend.calls.clear()
+    list(measure(a_plan("sgd", "advi", "sgld", latency=False), Kept(path), quiet))  # the torn line ate none
+    assert pretend.calls == []
 
 
 def test_what_does_not_fit_is_not_run_and_says_why(pretend, monkeypatch):

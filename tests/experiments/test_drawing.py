@@ -125,6 +125,13 @@ def test_a_quick_look_does_not_touch_what_the_paper_profile_drew(out):
     assert (out / "toy" / "summary.json").read_bytes() == before
 
 
+def test_a_part_of_the_paper_profile_does_not_touch_what_all_of_it_drew(out):
+    before = (draw(GRID, out).folder / "summary.json").read_bytes()
+    part = plan(EXPERIMENT, GRID.profile, methods=["Ours"])
+    assert draw(part, out).folder == draw(GRID, out).folder / f"{GRID.profile}-part"
+    assert (draw(GRID, out).folder / "summary.json").read_bytes() == before
+
+
 def test_records_of_other_settings_are_not_drawn(out):
     run_plans([plan(EXPERIMENT, "quick")], out, 1)
     drawn = draw(GRID, out)

@@ -160,12 +160,23 @@ def test_a_small_mnist_run_gives_every_number_of_the_table():
         assert all(math.isfinite(outcome.metrics[name]) for name in ("nll", "nll_30", "ece", "auroc_entropy"))
 
 
-def test_a_method_runs_within_its_limit_and_says_why_it_does_not():
+def test_a_method_runs_within_its_limit_and_says_why_it_does_not(monkeypatch: pytest.MonkeyPatch):
     config = {"method": "bam", "family": "diagonal", "options": {}, "hidden": [1], "steps": 1}
     assert attempt(config)["ran"]
-    refused = attempt({**config, "method": "gsm"})
+
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("you tried to allocate 8 GB")
+
+    monkeypatch.setattr("bayescore.experiments.networks.scale_worker.fit", full)
+    refused = attempt(config)
     assert not refused["ran"]
-    assert "GSM" in refused["reason"]
+    assert refused["reason"] == "you tried to allocate 8 GB"
+
+
+def test_a_mistake_in_the_program_is_no_limit_of_the_memory():
+    config = {"method": "gsm", "family": "diagonal", "options": {}, "hidden": [1], "steps": 1}
+    with pytest.raises(TypeError, match="GSM cannot fit"):
+        attempt(config)
 
 
 def test_the_ladder_ends_with_the_papers_network():

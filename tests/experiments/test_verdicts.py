@@ -62,7 +62,18 @@ def test_a_run_that_broke_down_counts_as_worst():
     broken = np.where(np.arange(20) < 15, math.nan, 0.1)
     assert below("kl", "Ours", "GSM").judge(arms(Ours=np.ones(20), GSM=broken)).verdict == "reproduced"
     both = arms(Ours=np.full(20, math.nan), GSM=np.full(20, math.nan))
-    assert below("kl", "Ours", "GSM").judge(both).verdict == "partly"
+    neither = below("kl", "Ours", "GSM").judge(both)
+    assert neither.verdict == "not reproduced here"
+    assert neither.sentence == "Neither arm arrives on any of 20 seeds."
+
+
+def test_two_that_never_arrive_have_no_ratio():
+    never, rule = np.full(20, math.inf), ratio_within("kl", "ADVI", "Ours", 5, 20)
+    assert rule.judge(arms(Ours=never, ADVI=never)).verdict == "not reproduced here"
+    some = np.where(np.arange(20) < 6, math.inf, 1.0)
+    judgement = rule.judge(arms(Ours=some, ADVI=10 * some))
+    assert judgement.verdict == "reproduced"
+    assert judgement.numbers["n"] == 14
 
 
 def test_too_few_seeds_are_never_enough():

@@ -46,7 +46,9 @@ class Kept:
         """Keep further rows; of two with the same key and method the later counts."""
         self._rows += rows
         if self.path is not None:
+            whole = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
             with self.path.open("a", encoding="utf-8") as file:
+                file.write("" if whole else "\n")  # a line that a killed process left unfinished
                 file.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
 
     def rows(self, key: dict[str, Any]) -> dict[str, KeptRow]:

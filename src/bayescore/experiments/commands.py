@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bayescore.experiments.declare import Experiment
-from bayescore.experiments.plan import Plan, plan
+from bayescore.experiments.plan import Plan, listed, plan
 from bayescore.experiments.registry import find_experiments, pick
 from bayescore.experiments.terminal import Terminal
 
@@ -50,8 +50,10 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
         try:
             experiments = find()
             chosen = [pick(experiments, name) for name in dict.fromkeys(ids)]
-            wanted = [word.strip() for word in methods.split(",")] if methods is not None else None
-            plans = [plan(experiment, profile, seeds, wanted) for experiment in chosen]
+            plans = [
+                plan(one, profile, seeds, None if methods is None else listed(methods, one.methods))
+                for one in chosen
+            ]
             if jobs is not None and jobs < 1:
                 raise ValueError(f"the number of jobs must be at least 1; got {jobs}")
         except ValueError as problem:

@@ -11,7 +11,7 @@ from bayescore.experiments.declare import Experiment, Run
 from bayescore.experiments.encoding import encode, run_id
 from bayescore.experiments.record import Record, Records
 
-__all__ = ["Plan", "check_name", "plan"]
+__all__ = ["Plan", "check_name", "listed", "plan"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,11 @@ class Plan:
         return out / self.experiment.id
 
     def artefacts(self, out: Path) -> Path:
-        """Where tables and figures go; a quick look never overwrites what the `paper` profile drew."""
-        return self.folder(out) if self.profile == "paper" else self.folder(out) / self.profile
+        """Where tables and figures go; a smaller grid never overwrites what all of `paper` drew."""
+        whole = len(self.seeds) >= self.experiment.profiles[self.profile].seeds
+        part = "" if whole and self.methods == tuple(self.experiment.methods) else "-part"
+        name = f"{self.profile}{part}"
+        return self.folder(out) if name == "paper" else self.folder(out) / name
 
     def choose(self, records: Iterable[Record]) -> Records:
         """The first finished record of each run of this grid; records of any other grid are left out."""
@@ -87,6 +90,21 @@ def plan(
             f"{experiment.id} has no runs for profile {profile!r} and methods {', '.join(wanted)}"
         )
     return Plan(experiment, profile, numbers, wanted, runs)
+
+
+def listed(words: str, known: Sequence[str]) -> list[str]:
+    """The names of a list with commas; a name may hold commas itself: of several readings the longest counts.
+
+    >>> listed("Ours, exact, ADVI", ["Ours", "Ours, exact", "ADVI"])
+    ['Ours, exact', 'ADVI']
+    """
+    parts, found = [part.strip() for part in words.split(",")], []
+    while parts:
+        ends = [n for n in range(len(parts), 0, -1) if ", ".join(parts[:n]) in known]
+        end = ends[0] if ends else 1
+        found.append(", ".join(parts[:end]))
+        del parts[:end]
+    return found
 
 
 def check_name(kind: str, word: str, choices: Iterable[str]) -> None:

@@ -53,6 +53,8 @@ def below(metric: Metric, arm: str, than: str, *, name: str = "", level: float =
         ours, theirs = pairs(records, metric, arm, than)
         if not len(ours):
             return _nothing(arm, than)
+        if np.isposinf(ours).all() and np.isposinf(theirs).all():
+            return _neither(len(ours))
         change = differences(ours, theirs)
         interval = median_interval(change, level)
         wins = int(np.sum(change < 0))
@@ -92,7 +94,10 @@ def ratio_within(
         ours, theirs = pairs(records, metric, arm, over)
         if not len(ours):
             return _nothing(arm, over)
-        interval = median_interval(_ratios(ours, theirs), level)
+        told = ~(np.isposinf(ours) & np.isposinf(theirs))  # two that never arrive have no ratio
+        if not told.any():
+            return _neither(len(ours))
+        interval = median_interval(_ratios(ours[told], theirs[told]), level)
         sentence = f"Median ratio {_show(interval)} over {interval.n} pairs."
         return Judgement(judge_interval(interval, low, high), sentence, dict(vars(interval)))
 
@@ -169,6 +174,10 @@ def _ratios(ours: Floats, theirs: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = ours / theirs
     return np.where(ours == theirs, 1.0, ratio)
+
+
+def _neither(count: int) -> Judgement:
+    return Judgement(NOT_REPRODUCED, f"Neither arm arrives on any of {count} seeds.")
 
 
 def _nothing(*arms: str) -> Judgement:

@@ -49,8 +49,8 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether the data sufficed for an interval."""
-        return math.isfinite(self.low) or math.isfinite(self.high)
+        """Whether the data sufficed for an interval; one of infinite values is known too."""
+        return self.low > -math.inf or self.high < math.inf
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from bayescore.experiments import (
     shared_legend,
 )
 from bayescore.experiments.rules import pairs
+from bayescore.experiments.statistics import differences
 from bayescore.experiments.tables import Cell
 
 __all__ = ["OURS", "differences_table", "percent_figure"]
 
 OURS = ("Ours, exact", "Ours, gradient")
-SHOWN = ("Plain", "ADVI", "Ours, gradient", "Ours, exact", "MC-dropout", "Laplace", "Ensemble x5", "IVON")
+SHOWN = ("Plain", "ADVI", "Ours, gradient", "Ours, exact", "MC-dropout", "SGLD", "Ensemble x5", "IVON")
 
 
 def percent_figure(records: Records, metrics: Mapping[str, str], *, title: str, name: str = "") -> Figure:
@@ -82,4 +83,4 @@ def _difference(records: Records, metric: str, arm: str, ours: str) -> tuple[int
         return 0, None, None
     if len(own) == 1:
         return 1, float(theirs[0] - own[0]), None
-    return len(own), mean_interval(theirs - own), paired_t(theirs, own).p
+    return len(own), mean_interval(differences(theirs, own)), paired_t(theirs, own).p

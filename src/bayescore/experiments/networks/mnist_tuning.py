@@ -114,7 +114,8 @@ def _ranked(
 ) -> Iterator[tuple[Record, list[Cell]]]:
     """The trials of a method, best first, with the cells that say how good they are."""
     own = records.select(lambda record: record.method == name)
-    scored = sorted((float(c.values("validation_nll").mean()), c[0]) for c in own.arms.values())
+    rows = [(float(c.values("validation_nll").mean()), c[0]) for c in own.arms.values()]
+    scored = sorted(rows, key=lambda row: row[0])
     for place, (value, record) in enumerate(scored):
         yield (
             record,

@@ -70,6 +70,8 @@ def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
             command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         lines = done.stdout.splitlines()
+        if done.returncode == 1:  # a mistake in the program, not the end of the memory
+            raise RuntimeError(f"the process of {run.method} failed: {done.stderr.strip()[-300:]}")
         if done.returncode or not lines:
             words = f"the process ended with code {done.returncode}: {done.stderr.strip()[-200:]}"
             found: dict[str, Any] = {"ran": False, "reason": words, "seconds": 0.0}

@@ -121,7 +121,9 @@ def _claims() -> list[Claim]:
         on(
             name,
             mostly(
-                _no_better, "the mixture is not 0.1 nats below the best Gaussian", f"Ours, mixture of {k}"
+                _level,
+                "the mixture ends within 0.1 nats of the best Gaussian, which it contains",
+                f"Ours, mixture of {k}",
             ),
         )
         for name in ("gp_pois_regr", "low_dim_gauss_mix")
@@ -139,8 +141,9 @@ def _close(record: Record) -> bool:
     return float(record.metrics["gap"]) < 2
 
 
-def _no_better(record: Record) -> bool:
-    return float(record.metrics["gap"]) > -0.1
+def _level(record: Record) -> bool:
+    """A run that ends far above has failed, and says nothing about mixtures."""
+    return abs(float(record.metrics["gap"])) < 0.1
 
 
 EXPERIMENT = Experiment(

@@ -131,8 +131,7 @@ def _theirs(target: PosteriorDB, todo: Sequence[Run], budget: float) -> Iterator
     for run in todo:
         peer, factor = PEERS[run.method]
         if isinstance(answer[peer], str):
-            yield Outcome(run, {"setting": answer[peer]}, 0, ended="not installed", seconds=0.0)
-            continue
+            raise ImportError(answer[peer])
         found = next(r for r in answer[peer] if r["seed"] == run.seed and r["budget"] == factor * budget)
         mean, factors = (torch.tensor(found[key], dtype=torch.float64) for key in ("mean", "factor"))
         sound = bool(mean.isfinite().all() and factors.isfinite().all() and (factors.diagonal() > 0).all())

@@ -95,9 +95,7 @@ def _beats(peer: str) -> Rule:
         found: dict[str, list[str]] = {"(better)": [], "(tie)": [], "(worse)": []}
         lower = 0
         for name in _posteriors(records):
-            arms = (
-                records.where(posterior=name).select(lambda r: r.status.get("ended") != "not installed").arms
-            )
+            arms = records.where(posterior=name).arms
             if AUTO in arms and peer in arms:
                 ours, theirs = _median(arms[AUTO], "error"), _median(arms[peer], "error")
                 found[_word(ours, theirs)].append(name)
