@@ -95,6 +95,7 @@ class ADVI(Shell):
         prior_mean: Any = 0.0,
         prior_sd: float = 1.0,
         weight_decay: float = 0.0,
+        average: float = 0.0,
         temperature: float = 1.0,
         samples: int = 1,
         accumulate: int = 1,

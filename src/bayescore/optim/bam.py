@@ -167,6 +167,7 @@ class BaM(Shell):
         prior_mean: Any = 0.0,
         prior_sd: float = 1.0,
         weight_decay: float = 0.0,
+        average: float = 0.0,
         temperature: float = 1.0,
         samples: int = 2,
         accumulate: int = 1,

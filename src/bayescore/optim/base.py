@@ -11,6 +11,10 @@ and everything is computed in per-datum units, c s, which stay in range for tau 
 Whatever a method does to the mean m, with weight_decay = w it also decays towards the prior's as in AdamW,
     m <- m + move(m) - lr w (m - m0)                                                                  (2)
 which no prior does: the score (1) of a weak prior is nothing beside the data's, and a strong one decides sds.
+At a rate that learns fast the mean wanders about its fixed point. With average = f > 0 the posterior has the
+average of m over about the last share f of the t updates so far (polynomial weights),
+    mbar <- mbar + (m - mbar)/max(1, f t)                                                             (3)
+while the module, and training, go on with m.
 """
 
 from __future__ import annotations
@@ -49,6 +53,8 @@ class Shell(Keeping):
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
         member.state["moments"] = mean.new_zeros(4)  # optim/precision.py
+        if member.group["average"]:
+            member.state["average"] = mean.clone()
 
     def _numbers(self, bucket: Bucket, *values: float) -> tuple[Tensor, ...]:
         """Options of a rule as zero-dimensional tensors."""
@@ -102,6 +108,13 @@ class Shell(Keeping):
     @abstractmethod
     def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
         """Update a bucket: from gradient and noise if there was one draw, else from the sums (both None)."""
+
+    def _moved(self, bucket: Bucket) -> None:
+        """After an update: the module is brought up to date, and the average (3)."""
+        self._written(bucket)
+        if "average" in bucket.flat:
+            share = 1 / max(1.0, bucket.group["average"] * bucket.group["updates"])
+            bucket.flat["average"].lerp_(bucket.flat["mean"], share)
 
     def _precision_status(self) -> str:
         """Whether the standard deviations have been learned."""
@@ -190,10 +203,11 @@ class Shell(Keeping):
         self._arrived.add(id(bucket))
         if finite(gradients):
             self._apply(bucket, bucket.gathered(gradients), self._present_noise(bucket), 1)
+            self._moved(bucket)
         else:
             self._bad += 1
             self._restore(bucket)
-        self._written(bucket)
+            self._written(bucket)
 
     def _finish_arrived(self) -> bool:
         """Update the small tensors, and count."""
@@ -232,7 +246,7 @@ class Shell(Keeping):
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
         for bucket in self._gathered(members):
             self._update(bucket, draws, scale)
-            self._written(bucket)
+            self._moved(bucket)
         torch.clear_autocast_cache()
         return True
 

@@ -38,7 +38,7 @@ class Keeping(Sampling):
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
         from bayescore.nn.gaussian import GaussianPosterior
 
-        mean = {name: m.state["mean"].clone() for name, m in members.items()}
+        mean = {name: m.state.get("average", m.state["mean"]).clone() for name, m in members.items()}
         sd = {name: m.state["sd"].clone() for name, m in members.items()}
         return GaussianPosterior(model, mean, sd, likelihood=likelihood)
 

@@ -38,6 +38,12 @@ def check_group(group: dict[str, Any]) -> None:
                 "lr * weight_decay is the share of a weight that each step takes off and must be below 1; "
                 f"got {group['lr']:g} * {group['weight_decay']:g}"
             )
+    share = group["average"]
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ValueError(
+            "average is the share of the updates that the posterior's mean averages over, "
+            f"from 0 (none) to 1; got {share!r}"
+        )
     if group["init_sd"] is not None:
         positive("init_sd", group["init_sd"])
     if group["batch_size"] is not None:

@@ -137,7 +137,8 @@ class Sampling(torch.optim.Optimizer):
             self._start(member, state["mean"])
         else:
             same = p.detach() == state["mean"].to(p.dtype)
-            state["mean"].copy_(torch.where(same, state["mean"], value))
+            for key in ("mean", "average") if "average" in state else ("mean",):
+                state[key].copy_(torch.where(same, state[key], value))
         self._versions[p] = version(p)
 
     def _gathered(self, members: list[Member]) -> list[Bucket]:

@@ -58,7 +58,7 @@ class SGLD(Shell):
         preconditioned: scale every weight by its running gradient size, (2).
         burn_in, thin, keep: steps before the first kept state, steps between kept states, and how many to
             keep.
-        the rest: as in ProximalScore; there is no initial sd.
+        the rest: as in ProximalScore; there is no initial sd, and its states are averaged by predicting.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SGLD(Shell):
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
-        options.update(init_sd=None, batch_size=None, kept=0)
+        options.update(init_sd=None, batch_size=None, average=0.0, kept=0)
         super().__init__(params, options.pop("num_data"), options)
 
     def _check(self, group: dict[str, Any]) -> None:

@@ -2,14 +2,15 @@
 
 A learner wraps an optimizer. Every one sees the same batches in the same order, starts from the same weights,
 and has its learning rate lowered along the same cosine, but for the two arms "as printed", which do what the
-paper's appendix C says and nothing else.
+paper's appendix C says and nothing else. Any of them may average its weights over the last updates.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,8 +49,11 @@ class Learner(ABC):
     ) -> None:
         self.model, self.num_data, self.batch_size, self.steps = model, num_data, batch_size, steps
         self.seed, self.t = seed, 0
-        self.optimizer: Any = self.make(dict(options))
+        chosen = dict(options)
+        self.share = 0.0 if isinstance(self, _Shell) else chosen.pop("average", 0.0)
+        self.optimizer: Any = self.make(chosen)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.average = [p.detach().clone() for p in model.parameters()] if self.share else []
 
     @abstractmethod
     def make(self, options: dict[str, Any]) -> Any:
@@ -60,8 +64,27 @@ class Learner(ABC):
         """One step on the mean loss of a batch."""
 
     @abstractmethod
+    def found(self) -> Posterior | None:
+        """What has been learned, around the weights in the module; None while there is nothing to look at."""
+
     def posterior(self) -> Posterior | None:
-        """What has been learned so far; None while there is nothing to look at."""
+        """What has been learned so far, around the averaged weights where there are any."""
+        with self.averaged():
+            return self.found()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averages (optim/base.py (3), as our own optimizers make them) are in the module for a while."""
+        if not self.share:
+            yield
+            return
+        weights = list(self.model.parameters())
+        last = [p.detach().clone() for p in weights]
+        try:
+            write(weights, self.average)
+            yield
+        finally:
+            write(weights, last)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         if self.scheduled:
@@ -71,6 +94,16 @@ class Learner(ABC):
         self.model.train()
         self.learn(lambda: F.cross_entropy(self.model(x), y))
         self.t += 1
+        if self.share:
+            for mean, p in zip(self.average, self.model.parameters(), strict=True):
+                mean.lerp_(p.detach(), 1 / max(1.0, self.share * self.t))
+
+
+@torch.no_grad()
+def write(weights: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Copy values into weights."""
+    for p, value in zip(weights, values, strict=True):
+        p.copy_(value)
 
 
 class _Shell(Learner):
@@ -92,9 +125,9 @@ class _Shell(Learner):
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def posterior(self) -> Posterior | None:
-        found: Posterior = self.optimizer.posterior(self.model)
-        return found
+    def found(self) -> Posterior | None:
+        posterior: Posterior = self.optimizer.posterior(self.model)
+        return posterior
 
 
 class Proximal(_Shell):
@@ -133,8 +166,8 @@ class SGLD(_Shell):
             **options,
         )
 
-    def posterior(self) -> Posterior | None:
-        return super().posterior() if self.optimizer.param_groups[0]["kept"] else None
+    def found(self) -> Posterior | None:
+        return super().found() if self.optimizer.param_groups[0]["kept"] else None
 
 
 class Plain(Learner):
@@ -148,7 +181,7 @@ class Plain(Learner):
         loss().backward()
         self.optimizer.step()
 
-    def posterior(self) -> Posterior | None:
+    def found(self) -> Posterior | None:
         return PointPosterior(self.model)
 
 
@@ -160,7 +193,7 @@ class Dropout(Plain):
         InsertedDropout(self.model, self.p)
         return super().make(options)
 
-    def posterior(self) -> Posterior | None:
+    def found(self) -> Posterior | None:
         return DropoutPosterior(self.model, self.p)
 
 
@@ -182,7 +215,7 @@ class IVON(Learner):
             loss().backward()
         self.optimizer.step()
 
-    def posterior(self) -> Posterior | None:
+    def found(self) -> Posterior | None:
         mean, sd = {}, {}
         (group,) = self.optimizer.param_groups
         flat = (group["ess"] * (group["hess"] + group["weight_decay"])).rsqrt()
@@ -205,9 +238,9 @@ class ProximalAsPrinted(Learner):
     def learn(self, loss: Callable[[], Tensor]) -> None:
         self.optimizer.step(loss)
 
-    def posterior(self) -> Posterior | None:
-        found: Posterior = self.optimizer.posterior()
-        return found
+    def found(self) -> Posterior | None:
+        posterior: Posterior = self.optimizer.posterior()
+        return posterior
 
 
 class ADVIAsPrinted(ProximalAsPrinted):

@@ -134,13 +134,13 @@ def figures(records: Records) -> list[Figure]:  # noqa: ARG001
 
 EXPERIMENT = Experiment(
     id="mnist-tuning",
-    title="Settings for MNIST: 24 trials per method, on validation",
+    title="Settings for MNIST: 8 trials per method, on validation",
     location="beside Fig. 3",
     shows="The validation NLL of every trial at 1 % of the training images.",
     methods=tuple(TRIALS),
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "paper": Profile(seeds=1, minutes=110, settings={}),
+        "paper": Profile(seeds=1, minutes=60, settings={}),
     },
     runs=runs,
     execute=execute,

@@ -1,0 +1,148 @@
+"""The averaged mean, optim/base.py (3): what the posterior has while training goes on with the last mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from small_networks import SHELLS
+from torch import Tensor, nn
+
+from bayescore.optim import SGLD, ProximalScore
+from bayescore.optim.base import Shell
+
+SIZE, SHARE = 200, 0.5
+VARIATIONAL = [name for name in SHELLS if not name.endswith("sgld")]
+
+
+class Model(nn.Module):
+    """One tensor of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, SIZE))
+
+
+def started(shell: str, **options: Any) -> tuple[Model, Shell]:
+    model = Model()
+    return model, SHELLS[shell](model.named_parameters(), 50, **options)
+
+
+def step(model: Model, opt: Shell, draws: int = 1) -> Tensor:
+    """One step; returns the mean after it."""
+    for _ in range(max(draws, opt.least_draws)):
+        with opt.sample():
+            model.weight.tanh().square().mean().backward()
+    opt.step()
+    opt.zero_grad()
+    return model.weight.detach().clone()
+
+
+def averaged(model: Model, opt: Shell) -> Tensor:
+    return opt.posterior(model).mean["weight"]
+
+
+@pytest.fixture(params=[True, False], ids=["small", "large"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 10 * SIZE if request.param else 20)
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("draws", [1, 2])
+@pytest.mark.parametrize("shell", VARIATIONAL)
+def test_the_posterior_averages_and_training_goes_on_as_without(shell: str, draws: int) -> None:
+    (model, opt), (other, plain) = started(shell, average=SHARE), started(shell)
+    expected = torch.zeros(SIZE)
+    for t in range(1, 8):
+        mean = step(model, opt, draws)
+        assert torch.equal(mean, step(other, plain, draws))
+        expected += (mean - expected) / max(1.0, SHARE * t)  # (3)
+        torch.testing.assert_close(averaged(model, opt), expected)
+    assert torch.equal(averaged(other, plain), mean)
+    assert not torch.equal(averaged(model, opt), mean)
+
+
+@pytest.mark.parametrize("shell", ["exact", "advi"])
+def test_it_is_the_same_when_gradients_are_used_as_they_arrive(
+    shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
+    found = []
+    for arriving in (True, False):
+        model, opt = started(shell, average=SHARE, update_in_backward=arriving, lr=0.01)
+        for _ in range(4):
+            step(model, opt)
+        found.append(averaged(model, opt))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("shell", VARIATIONAL)
+def test_resuming_continues_the_average_bitwise(shell: str) -> None:
+    model, opt = started(shell, average=SHARE)
+    for _ in range(3):
+        step(model, opt)
+    kept = opt.state_dict()
+    again, fresh = started(shell, average=SHARE)
+    fresh.load_state_dict(kept)
+    for _ in range(3):
+        step(model, opt)
+        step(again, fresh)
+    assert torch.equal(averaged(model, opt), averaged(again, fresh))
+
+
+def test_a_tail_of_a_constant_share_is_all_that_is_left_of_a_far_start() -> None:
+    """Weights of (3): what is older than a third of the updates counts by its share to the power 1/f."""
+    model, opt = started("exact", average=0.25, lr=0.1)
+    path = torch.stack([step(model, opt) for _ in range(60)])
+    t = torch.arange(1, 61, dtype=torch.float64)
+    weights = 1 / (0.25 * t).clamp(min=1)
+    later = torch.cat([(1 - weights).flip(0).cumprod(0).flip(0)[1:], torch.ones(1, dtype=torch.float64)])
+    shares = weights * later
+    assert shares.sum() == pytest.approx(1)
+    assert shares[:20].sum() < 0.02
+    torch.testing.assert_close(averaged(model, opt), (shares.float()[:, None] * path).sum(0))
+
+
+def test_the_average_is_nearer_to_the_optimum_than_the_last_mean() -> None:
+    """Noisy gradients about zero at a constant rate: the last mean wanders, the average does not."""
+    torch.manual_seed(0)
+    model, opt = started("exact", average=0.5, lr=0.5, init_sd=1e-3, momentum=0.0)
+    for _ in range(300):
+        with opt.sample():
+            (0.5 * model.weight.square() + torch.randn(SIZE) * model.weight).sum().backward()
+        opt.step()
+    assert averaged(model, opt).square().mean() < 0.1 * model.weight.detach().square().mean()
+
+
+def test_a_skipped_update_leaves_it_alone() -> None:
+    model, opt = started("exact", average=SHARE)
+    step(model, opt)
+    step(model, opt)
+    before = averaged(model, opt)
+    with opt.sample():
+        (model.weight.sum() * float("nan")).backward()
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        opt.step()
+    assert torch.equal(averaged(model, opt), before)
+
+
+def test_weights_that_somebody_writes_are_taken_over_by_the_average() -> None:
+    model, opt = started("exact", average=SHARE)
+    step(model, opt)
+    step(model, opt)
+    with torch.no_grad():
+        model.weight[:5] = 7.0
+    found = averaged(model, opt)
+    assert torch.equal(found[:5], torch.full((5,), 7.0))
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, True, "a half", float("nan")])
+def test_senseless_shares_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="average is the share of the updates"):
+        ProximalScore(Model().parameters(), 50, average=value)
+
+
+def test_sgld_has_its_path_instead() -> None:
+    with pytest.raises(TypeError, match="average"):
+        SGLD(Model().parameters(), 50, average=0.5)  # type: ignore[call-arg]
