@@ -65,6 +65,30 @@ def test_a_run_does_not_depend_on_what_ran_before_it():
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("kind", ["plain", "dropout", "proximal", "advi"])
+def test_any_learner_may_average_and_learns_the_same_meanwhile(kind):
+    found = []
+    for average in (0.0, 0.5):
+        torch.manual_seed(0)
+        model = network(0, (8,))
+        options = {"p": 0.1} if kind == "dropout" else {}
+        learner = LEARNERS[kind](model, 40, 40, 10, 0, {**options, "average": average})
+        path = []
+        for _ in range(5):
+            learner.step(SMALL.train.x, SMALL.train.y)
+            path.append(next(model.parameters()).detach().clone())
+        found.append(path)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    mean = torch.zeros_like(path[0])
+    for t, weight in enumerate(path, 1):
+        mean += (weight - mean) / max(1.0, 0.5 * t)
+    posterior = learner.posterior()
+    with posterior.mean_() as averaged:
+        torch.testing.assert_close(next(averaged.parameters()).detach(), mean)
+    assert torch.equal(next(model.parameters()).detach(), path[-1])
+
+
 def test_ivon_learns_beside_the_others():
     pytest.importorskip("ivon")
     options = {"lr": 0.1, "hess_init": 0.5, "weight_decay": 1e-3}
@@ -119,7 +143,7 @@ def test_members_and_arms_are_listed_for_every_percentage():
 
 
 def test_every_tuned_method_has_as_many_trials():
-    assert {len(trials) for trials in mnist_tuning.TRIALS.values()} == {8}
+    assert {len(trials) for trials in mnist_tuning.TRIALS.values()} == {12}
     assert set(mnist_tuning.TRIALS) == set(TUNED)
 
 

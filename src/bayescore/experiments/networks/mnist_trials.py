@@ -13,8 +13,8 @@ def _trials(names: str, *values: tuple[Any, ...], **shared: Any) -> list[dict[st
     return [dict(zip(names.split(), value, strict=True)) | shared for value in values]
 
 
-#: 8 settings of each method: the best of an earlier round of 24 without averages, and seven with them, at the
-#: higher rates that averages allow and the decays that go with these
+#: 12 settings of each method: the best of an earlier round of 24 without averages, seven with them, at the
+#: higher rates that averages allow and the decays that go with these, and four around or beyond the best
 TRIALS: dict[str, list[dict[str, Any]]] = {
     "Plain": [
         {"lr": 2e-4, "weight_decay": 20.0},
@@ -27,11 +27,15 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             (2e-3, 10.0),
             (4e-3, 2.5),
             (4e-3, 5.0),
+            (2e-3, 15.0),
+            (3e-3, 7.0),
+            (3e-3, 10.0),
+            (4e-3, 10.0),
             average=AVERAGE,
         ),
     ],
     "Ours, exact": [
-        trial | {"init_curvature": 2e-5, "temperature": 1e-7, "damping": 20.0, "prior_sd": 0.05}
+        {"init_curvature": 2e-5, "temperature": 1e-7, "damping": 20.0, "prior_sd": 0.05} | trial
         for trial in [
             {"lr": 0.2, "weight_decay": 5e-3},
             *_trials(
@@ -43,6 +47,14 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
                 (4.0, 1.25e-3),
                 (4.0, 2.5e-3),
                 (8.0, 1.25e-3),
+                (3.0, 4e-3),
+                average=AVERAGE,
+            ),
+            *_trials(
+                "lr weight_decay prior_sd",
+                (2.0, 5e-3, 0.01),
+                (2.0, 5e-3, 0.02),
+                (4.0, 5e-3, 0.01),
                 average=AVERAGE,
             ),
         ]
@@ -60,6 +72,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
                 (2e-3, 0.0015, 5.0),
                 (1e-3, 0.006, 10.0),
                 (5e-4, 0.006, 20.0),
+                (1e-3, 0.006, 20.0),
+                (1e-3, 0.01, 10.0),
+                (1e-3, 0.01, 20.0),
+                (2e-3, 0.006, 10.0),
                 average=AVERAGE,
             ),
         ]
@@ -77,6 +93,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
                 (4e-3, 0.0015, 2.5),
                 (4e-3, 0.0015, 5.0),
                 (2e-3, 0.006, 5.0),
+                (4e-3, 0.0015, 10.0),
+                (4e-3, 0.006, 5.0),
+                (4e-3, 0.006, 10.0),
+                (6e-3, 0.0015, 5.0),
                 average=AVERAGE,
             ),
         ]
@@ -94,6 +114,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
                 (1.5, 6e-3),
                 (3.0, 1.5e-3),
                 (3.0, 3e-3),
+                (1.5, 8e-3),
+                (1.5, 1e-2),
+                (2.0, 6e-3),
+                (3.0, 6e-3),
                 average=AVERAGE,
             ),
         ]
@@ -109,6 +133,10 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
             (4e-3, 0.4, 5.0),
             (2e-3, 0.3, 5.0),
             (2e-3, 0.5, 5.0),
+            (2e-3, 0.3, 10.0),
+            (2e-3, 0.4, 7.0),
+            (3e-3, 0.3, 10.0),
+            (3e-3, 0.4, 7.0),
             average=AVERAGE,
         ),
     ],
@@ -122,13 +150,17 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         (4e-4, 20.0),
         (8e-4, 5.0),
         (8e-4, 10.0),
+        (4e-4, 15.0),
+        (4e-4, 30.0),
+        (6e-4, 10.0),
+        (6e-4, 20.0),
         preconditioned=True,
         temperature=1e-6,
         prior_sd=1.0,
     ),
     # its hess_init is temperature/(N sd^2), its weight_decay temperature/(N prior_sd^2)
     "IVON": [
-        trial | {"hess_init": 185.0}
+        {"hess_init": 185.0} | trial
         for trial in [
             {"lr": 0.05, "weight_decay": 0.01},
             *_trials(
@@ -140,8 +172,12 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
                 (0.4, 2.5e-3),
                 (0.4, 5e-3),
                 (0.8, 2.5e-3),
+                (0.4, 0.02),
+                (0.4, 0.04),
+                (0.8, 0.01),
                 average=AVERAGE,
             ),
+            {"lr": 0.4, "weight_decay": 0.02, "hess_init": 740.0, "average": AVERAGE},
         ]
     ],
 }

@@ -134,7 +134,7 @@ def figures(records: Records) -> list[Figure]:  # noqa: ARG001
 
 EXPERIMENT = Experiment(
     id="mnist-tuning",
-    title="Settings for MNIST: 8 trials per method, on validation",
+    title="Settings for MNIST: 12 trials per method, on validation",
     location="beside Fig. 3",
     shows="The validation NLL of every trial at 1 % of the training images.",
     methods=tuple(TRIALS),
