@@ -36,48 +36,69 @@ Spec = dict[str, Any]
 
 #: the best of each method's trials on validation data at 1 % (experiment mnist-tuning)
 TUNED: dict[str, Spec] = {
-    PLAIN: {"kind": "plain", "options": {"lr": 2e-4, "weight_decay": 20.0}},
+    PLAIN: {"kind": "plain", "options": {"lr": 0.003, "weight_decay": 10.0, "average": 0.5}},
     "Ours, exact": {
         "kind": "proximal",
         "options": {
-            "lr": 0.2,
-            "init_curvature": 2e-5,
-            "temperature": 1e-7,
+            "init_curvature": 2e-05,
+            "temperature": 1e-07,
             "damping": 20.0,
             "prior_sd": 0.05,
-            "weight_decay": 5e-3,
+            "lr": 3.0,
+            "weight_decay": 0.004,
+            "average": 0.5,
         },
     },
     "Ours, gradient": {
         "kind": "proximal",
         "options": {
+            "lr": 0.001,
+            "init_sd": 0.01,
+            "weight_decay": 10.0,
+            "average": 0.5,
             "solver": "gradient",
-            "lr": 2.5e-5,
-            "init_sd": 0.0015,
-            "temperature": 1e-6,
-            "weight_decay": 15.0,
+            "temperature": 1e-06,
         },
     },
     "ADVI": {
         "kind": "advi",
-        "options": {"lr": 7e-5, "init_sd": 7.5e-4, "sd_rate": 1.0, "prior_sd": 1.0, "weight_decay": 15.0},
+        "options": {
+            "lr": 0.006,
+            "init_sd": 0.0015,
+            "weight_decay": 5.0,
+            "average": 0.5,
+            "sd_rate": 1.0,
+            "prior_sd": 1.0,
+        },
     },
     "BaM, diagonal": {
         "kind": "bam",
-        "options": {"lr": 0.35, "init_curvature": 1.85, "temperature": 0.01, "weight_decay": 3e-3},
+        "options": {
+            "lr": 1.5,
+            "weight_decay": 0.006,
+            "average": 0.5,
+            "init_curvature": 1.85,
+            "temperature": 0.01,
+        },
     },
-    "MC-dropout": {"kind": "dropout", "options": {"lr": 3e-4, "p": 0.4, "weight_decay": 10.0}},
+    "MC-dropout": {
+        "kind": "dropout",
+        "options": {"lr": 0.003, "p": 0.4, "weight_decay": 7.0, "average": 0.5},
+    },
     "SGLD": {
         "kind": "sgld",
         "options": {
+            "lr": 0.0006,
+            "weight_decay": 10.0,
             "preconditioned": True,
-            "lr": 1e-4,
-            "temperature": 1e-6,
+            "temperature": 1e-06,
             "prior_sd": 1.0,
-            "weight_decay": 20.0,
         },
     },
-    "IVON": {"kind": "ivon", "options": {"lr": 0.05, "hess_init": 185.0, "weight_decay": 0.01}},
+    "IVON": {
+        "kind": "ivon",
+        "options": {"hess_init": 740.0, "lr": 0.4, "weight_decay": 0.02, "average": 0.5},
+    },
 }
 ARMS: dict[str, Spec] = {
     **TUNED,

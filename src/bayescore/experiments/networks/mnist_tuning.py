@@ -24,8 +24,8 @@ __all__ = ["EXPERIMENT", "TRIALS"]
 OTHER_SEEDS = 100
 
 
-POWERS = (0.0, 0.5, 1.0)  # of the weight decay, by these two:
-SCALED = ("Plain", "Ours, exact")
+POWERS = (0.0, 0.5, 1.0)  # of the weight decay, by these:
+SCALED = ("Plain", "Ours, exact", "Ours, gradient")
 SETTINGS: dict[str, Any] = {
     "percent": 1.0,
     "schedule": {"epochs": 100, "every": 5, "patience": 20},
