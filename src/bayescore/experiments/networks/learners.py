@@ -107,15 +107,17 @@ def write(weights: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 class _Shell(Learner):
-    """`init_curvature` F, of one image, stands for the init_sd that it implies, sqrt(temperature/(N F))."""
+    """`init_curvature` F, of one image, stands for the init_sd that it implies, sqrt(temperature/(N F)), and
+    `prior_curvature` for such a prior_sd: they mean the same whatever the number of images."""
 
     kind: type[Any]
 
     def make(self, options: dict[str, Any]) -> Any:
         options.setdefault("batch_size", self.batch_size)
-        if "init_curvature" in options:
-            total = self.num_data * options.pop("init_curvature")
-            options["init_sd"] = math.sqrt(options.get("temperature", 1.0) / total)
+        for name in ("init", "prior"):
+            if f"{name}_curvature" in options:
+                total = self.num_data * options.pop(f"{name}_curvature")
+                options[f"{name}_sd"] = math.sqrt(options.get("temperature", 1.0) / total)
         return self.kind(self.model.named_parameters(), num_data=self.num_data, seed=self.seed, **options)
 
     def learn(self, loss: Callable[[], Tensor]) -> None:
