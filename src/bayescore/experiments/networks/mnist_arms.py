@@ -40,13 +40,13 @@ TUNED: dict[str, Spec] = {
     "Ours, exact": {
         "kind": "proximal",
         "options": {
-            "init_curvature": 2e-05,
-            "temperature": 1e-07,
-            "damping": 20.0,
-            "prior_sd": 0.05,
             "lr": 3.0,
-            "weight_decay": 0.004,
+            "prior_curvature": 6.7e-8,
+            "weight_decay": 4e-3,
             "average": 0.5,
+            "init_curvature": 2e-5,
+            "temperature": 1e-7,
+            "damping": 20.0,
         },
     },
     "Ours, gradient": {
