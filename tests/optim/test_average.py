@@ -127,14 +127,90 @@ def test_a_skipped_update_leaves_it_alone() -> None:
     assert torch.equal(averaged(model, opt), before)
 
 
-def test_weights_that_somebody_writes_are_taken_over_by_the_average() -> None:
+@pytest.mark.usefixtures("size")
+def test_the_average_moves_with_weights_that_somebody_writes_and_comes_back_with_them() -> None:
     model, opt = started("exact", average=SHARE)
     step(model, opt)
-    step(model, opt)
+    last = step(model, opt)
+    before = averaged(model, opt)
     with torch.no_grad():
-        model.weight[:5] = 7.0
-    found = averaged(model, opt)
-    assert torch.equal(found[:5], torch.full((5,), 7.0))
+        model.weight[:5] += 7.0
+    assert "2 updates" in opt.status
+    torch.testing.assert_close(averaged(model, opt)[:5], before[:5] + 7)
+    assert torch.equal(averaged(model, opt)[5:], before[5:])
+    with torch.no_grad():
+        model.weight.copy_(last)
+    torch.testing.assert_close(averaged(model, opt), before)
+
+
+def test_weights_that_are_written_while_a_draw_is_kept_restart_the_average(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
+    model, opt = started("exact", average=SHARE)
+    step(model, opt)
+    with opt.sample():
+        model.weight.sum().backward()
+    with torch.no_grad():
+        model.weight.fill_(7.0)
+    assert torch.equal(averaged(model, opt), torch.full((SIZE,), 7.0))
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_tensor_that_stands_still_is_averaged_with_where_it_stands(frozen: bool) -> None:
+    moving, still = nn.Parameter(torch.ones(SIZE)), nn.Parameter(torch.ones(SIZE))
+    model = nn.ParameterDict({"moving": moving, "still": still})
+    opt = SHELLS["advi"](model.named_parameters(), 50, average=SHARE, lr=0.1)
+    for t in range(400):
+        if frozen and t == 3:
+            still.requires_grad_(False)
+        with opt.sample():
+            (moving.square() + (still.square() if t < 3 else 0)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+    found = opt.posterior(model).mean["still"]
+    torch.testing.assert_close(found, still.detach(), rtol=0, atol=1e-4)
+
+
+def test_it_can_be_switched_on_later() -> None:
+    model, opt = started("exact")
+    step(model, opt)
+    for group in opt.param_groups:
+        group["average"] = SHARE
+    first, second = step(model, opt), step(model, opt)
+    torch.testing.assert_close(averaged(model, opt), first + (second - first) / 1.5)
+
+
+def test_a_checkpoint_brings_its_own_average_or_is_refused() -> None:
+    model, opt = started("exact", average=SHARE)
+    step(model, opt)
+    kept = opt.state_dict()
+    other, fresh = started("exact")
+    fresh.load_state_dict(kept)
+    assert fresh.param_groups[0]["average"] == SHARE
+    assert torch.equal(averaged(other, fresh), averaged(model, opt))
+    with_nothing = {**kept, "state": {0: {k: v for k, v in kept["state"][0].items() if k != "average"}}}
+    with pytest.raises(ValueError, match="average of weight is missing"):
+        started("exact")[1].load_state_dict(with_nothing)
+    odd = {**kept, "state": {0: {**kept["state"][0], "average": torch.zeros(7)}}}
+    with pytest.raises(ValueError, match="average of weight is missing or of another shape"):
+        started("exact")[1].load_state_dict(odd)
+    senseless = {**kept, "param_groups": [{**kept["param_groups"][0], "init_sd": "wide"}]}
+    with pytest.raises(ValueError, match="its options make no sense"):
+        started("exact")[1].load_state_dict(senseless)
+
+
+def test_an_arriving_update_without_a_finite_gradient_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
+    model, opt = started("exact", average=1.0, update_in_backward=True, lr=0.01)
+    with opt.sample():
+        (model.weight.sum() * float("nan")).backward()
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        opt.step()
+    opt.zero_grad()
+    assert torch.equal(step(model, opt), averaged(model, opt))
+    assert opt.status.startswith("1 updates")
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, True, "a half", float("nan")])
@@ -146,3 +222,5 @@ def test_senseless_shares_are_refused(value: Any) -> None:
 def test_sgld_has_its_path_instead() -> None:
     with pytest.raises(TypeError, match="average"):
         SGLD(Model().parameters(), 50, average=0.5)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="SGLD has no average"):
+        SGLD([{"params": Model().parameters(), "average": 0.5}], 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class Plan:
         if len(self.seeds) != self.experiment.profiles[self.profile].seeds:
             words += ["--seeds", str(len(self.seeds))]
         if self.methods != tuple(self.experiment.methods):
-            words += ["--methods", ",".join(self.methods)]
+            words += ["--methods", shlex.quote(", ".join(self.methods))]
         return " ".join(words)
 
     def folder(self, out: Path) -> Path:

@@ -11,10 +11,10 @@ and everything is computed in per-datum units, c s, which stay in range for tau 
 Whatever a method does to the mean m, with weight_decay = w it also decays towards the prior's as in AdamW,
     m <- m + move(m) - lr w (m - m0)                                                                  (2)
 which no prior does: the score (1) of a weak prior is nothing beside the data's, and a strong one decides sds.
-At a rate that learns fast the mean wanders about its fixed point. With average = f > 0 the posterior has the
-average of m over about the last share f of the t updates so far (polynomial weights),
+At a rate that learns fast the mean wanders about its fixed point. With average = f > 0 the posterior has
     mbar <- mbar + (m - mbar)/max(1, f t)                                                             (3)
-while the module, and training, go on with m.
+after update number t, while the module, and training, go on with m. The weight of the mean after update s
+grows like s^(1/f - 1): f = 1 is the plain average, with f = 1/2 the first half of the path counts a quarter.
 """
 
 from __future__ import annotations
@@ -109,12 +109,15 @@ class Shell(Keeping):
     def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
         """Update a bucket: from gradient and noise if there was one draw, else from the sums (both None)."""
 
-    def _moved(self, bucket: Bucket) -> None:
-        """After an update: the module is brought up to date, and the average (3)."""
-        self._written(bucket)
-        if "average" in bucket.flat:
-            share = 1 / max(1.0, bucket.group["average"] * bucket.group["updates"])
-            bucket.flat["average"].lerp_(bucket.flat["mean"], share)
+    def _average(self) -> None:
+        """(3), of every tensor: one that no gradient reached, or that is frozen, stands still meanwhile."""
+        for group in self.param_groups:
+            share = 1 / max(1.0, group["average"] * group["updates"])
+            for state in (self.state[p] for p in group["params"] if group["average"] and p in self.state):
+                if "average" in state:
+                    state["average"].lerp_(state["mean"], share)
+                elif "mean" in state:  # the option was set meanwhile
+                    state["average"] = state["mean"].clone()
 
     def _precision_status(self) -> str:
         """Whether the standard deviations have been learned."""
@@ -157,11 +160,13 @@ class Shell(Keeping):
             )
         with torch.no_grad():
             try:
-                self._finish(draws)
+                moved = self._finish(draws)
             finally:
                 self._forget()
                 for group in self.param_groups:
                     group["last_draws"] = draws
+            if moved:
+                self._average()
         return loss
 
     def _forget(self) -> None:
@@ -203,11 +208,10 @@ class Shell(Keeping):
         self._arrived.add(id(bucket))
         if finite(gradients):
             self._apply(bucket, bucket.gathered(gradients), self._present_noise(bucket), 1)
-            self._moved(bucket)
         else:
             self._bad += 1
             self._restore(bucket)
-            self._written(bucket)
+        self._written(bucket)
 
     def _finish_arrived(self) -> bool:
         """Update the small tensors, and count."""
@@ -219,11 +223,14 @@ class Shell(Keeping):
                 self._arrive(whole, *(g for _, g in here))
         if not self._arrived:
             raise RuntimeError(GONE)
+        moved = self._bad < len(self._arrived)
+        if not moved:
+            self._count("updates", -1)
         if self._bad:
             self._skip(self._bad)
         else:
             self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
-        return self._bad < len(self._arrived)
+        return moved
 
     def _finish(self, draws: int) -> bool:
         """Update from all draws; returns whether anything has moved."""
@@ -246,7 +253,7 @@ class Shell(Keeping):
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
         for bucket in self._gathered(members):
             self._update(bucket, draws, scale)
-            self._moved(bucket)
+            self._written(bucket)
         torch.clear_autocast_cache()
         return True
 

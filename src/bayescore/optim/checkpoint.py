@@ -15,12 +15,16 @@ NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
 
 
 def check_checkpoint(
-    state_dict: dict[str, Any], groups: Groups, method: str, started: Callable[[int, int], dict[str, Tensor]]
+    state_dict: dict[str, Any],
+    groups: Groups,
+    method: str,
+    started: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Tensor]],
 ) -> None:
     """Raise unless the state dict was made by `method` for parameters like those of `groups`.
 
     Arguments:
-        started: the state that parameter number j of group number i starts with, as tensors without storage.
+        started: the state that parameter number j of a group starts with under the options of a saved group,
+            as tensors without storage.
     """
     try:
         saved, state = state_dict["param_groups"], state_dict["state"]
@@ -35,7 +39,7 @@ def check_checkpoint(
         raise ValueError(
             f"the checkpoint is of another model: it has groups of {sizes} parameters, this one {here}"
         )
-    for i, (old, new) in enumerate(zip(saved, groups, strict=True)):
+    for old, new in zip(saved, groups, strict=True):
         lacking = [name for name in new if name not in old and name not in NOT_OPTIONS]
         if lacking:
             raise ValueError(
@@ -54,7 +58,7 @@ def check_checkpoint(
                     f"and {tuple(p.shape)} here"
                 )
             if found != {}:
-                _check_tensors(found, started(i, j), called)
+                _check_tensors(found, started(new, old, j), called)
 
 
 def _check_tensors(found: Any, wanted: dict[str, Tensor], called: str) -> None:

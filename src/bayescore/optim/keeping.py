@@ -52,12 +52,16 @@ class Keeping(Sampling):
                 group["prior_mean"] = "given"  # every trained tensor has its own in its state
         return found
 
-    def _started(self, i: int, j: int) -> dict[str, Tensor]:
-        """What a parameter's state starts with, without storage."""
-        group, p = self.param_groups[i], self.param_groups[i]["params"][j]
+    def _started(self, group: dict[str, Any], saved: dict[str, Any], j: int) -> dict[str, Tensor]:
+        """What parameter j of a group starts with under the options of a checkpoint, without storage."""
+        options = {name: saved.get(name, value) for name, value in group.items() if name != "params"}
+        p = group["params"][j]
         mean = torch.empty_like(p, device="meta")
-        member = Member(0, group, j, p, {"mean": mean})
-        self._start(member, mean)
+        member = Member(0, options, j, p, {"mean": mean})
+        try:
+            self._start(member, mean)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
         return member.state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

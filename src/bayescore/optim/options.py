@@ -41,8 +41,8 @@ def check_group(group: dict[str, Any]) -> None:
     share = group["average"]
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise ValueError(
-            "average is the share of the updates that the posterior's mean averages over, "
-            f"from 0 (none) to 1; got {share!r}"
+            "average is the share of the updates that the posterior's mean looks back on, "
+            f"from 0 (none) to 1 (all of them); got {share!r}"
         )
     if group["init_sd"] is not None:
         positive("init_sd", group["init_sd"])

@@ -51,8 +51,8 @@ class ProximalScore(Shell):
         prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as
             they are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
         weight_decay: the mean also decays towards the prior's, by lr * weight_decay per step, as in AdamW.
-        average: the posterior's mean is the average over this share of the updates so far, 0 to 1 (a number
-            more per weight); 0: the last one's.
+        average: the posterior's mean is an average over the updates so far, (3) of optim/base.py, from 1 for
+            all alike to little for the last ones (a number more per weight); 0: the last one's.
         temperature: tau; the likelihood is raised to 1/tau.
         samples: draws per step with `opt.step(closure)`.
         accumulate: backward calls per block whose gradients are to be averaged.

@@ -137,8 +137,10 @@ class Sampling(torch.optim.Optimizer):
             self._start(member, state["mean"])
         else:
             same = p.detach() == state["mean"].to(p.dtype)
-            for key in ("mean", "average") if "average" in state else ("mean",):
-                state[key].copy_(torch.where(same, state[key], value))
+            new = torch.where(same, state["mean"], value)
+            if "average" in state:  # it moves along, and comes back with weights that are put back
+                state["average"].add_(new - state["mean"])
+            state["mean"].copy_(new)
         self._versions[p] = version(p)
 
     def _gathered(self, members: list[Member]) -> list[Bucket]:
@@ -224,7 +226,10 @@ class Sampling(torch.optim.Optimizer):
     def _settle(self, weights: Iterable[Tensor] | None = None) -> None:
         """Give up draws that were kept for a step: the state holds the mean again."""
         for weight in list(self._set_aside if weights is None else weights):
-            self.state[weight]["mean"].copy_(weight)
+            state = self.state[weight]
+            state["mean"].copy_(weight)
+            if "average" in state and self._versions.get(weight) != version(weight):
+                state["average"].copy_(weight)  # somebody has written it, and what it was is gone
             self._set_aside.discard(weight)
 
     def _arriving(self, buckets: list[Bucket]) -> AbstractContextManager[None]:  # noqa: ARG002

@@ -96,6 +96,8 @@ class SGLD(Shell):
         check_count("burn_in", group["burn_in"], 0)
         check_count("thin", group["thin"])
         check_count("keep", group["keep"], 2)
+        if group["average"]:
+            raise ValueError("SGLD has no average: the predictions of its kept states are averaged")
 
     def _start(self, member: Member, mean: Tensor) -> None:
         member.state["path"] = mean.new_zeros(0, *mean.shape)

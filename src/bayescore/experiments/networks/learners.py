@@ -2,7 +2,7 @@
 
 A learner wraps an optimizer. Every one sees the same batches in the same order, starts from the same weights,
 and has its learning rate lowered along the same cosine, but for the two arms "as printed", which do what the
-paper's appendix C says and nothing else. Any of them may average its weights over the last updates.
+paper's appendix C says and nothing else. All but these two may average their weights (`average`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Learner(ABC):
     """
 
     scheduled = True
+    #: whether the learner averages for its optimizer, which cannot: (3) of optim/base.py
+    averages = False
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class Learner(ABC):
         self.model, self.num_data, self.batch_size, self.steps = model, num_data, batch_size, steps
         self.seed, self.t = seed, 0
         chosen = dict(options)
-        self.share = 0.0 if isinstance(self, _Shell) else chosen.pop("average", 0.0)
+        self.share = chosen.pop("average", 0.0) if self.averages else 0.0
         self.optimizer: Any = self.make(chosen)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.average = [p.detach().clone() for p in model.parameters()] if self.share else []
@@ -74,7 +76,7 @@ class Learner(ABC):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """The averages (optim/base.py (3), as our own optimizers make them) are in the module for a while."""
+        """The averages are in the module for a while."""
         if not self.share:
             yield
             return
@@ -175,6 +177,8 @@ class SGLD(_Shell):
 class Plain(Learner):
     """The network itself, by AdamW."""
 
+    averages = True
+
     def make(self, options: dict[str, Any]) -> Any:
         return torch.optim.AdamW(self.model.parameters(), **options)
 
@@ -201,6 +205,8 @@ class Dropout(Plain):
 
 class IVON(Learner):
     """The peer: IVON, from the package ivon-opt."""
+
+    averages = True
 
     def make(self, options: dict[str, Any]) -> Any:
         try:
