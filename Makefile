@@ -7,6 +7,7 @@ WORKERS ?= 2
 BIN     := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST  := OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m pytest -n $(WORKERS)
+comma   := ,
 heading  = @printf '\n== %s ==\n' "$(1)"
 
 .DEFAULT_GOAL := help
@@ -55,7 +56,7 @@ clean: ## remove what was built and cached; keeps the virtual environment
 
 # A stamp is older than pyproject.toml or constraints.txt exactly when the installation is out of date.
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(call heading,install .[data,plot] (torch is large: this takes minutes the first time))
+	$(call heading,install .[data$(comma)plot] (torch is large: this takes minutes the first time))
 	$(INSTALL) -e '.[data,plot]'
 	@touch $@
 

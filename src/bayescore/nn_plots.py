@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from bayescore.experiments.style import figure_style, looks
-from bayescore.metrics.calibration import reliability
+from bayescore.metrics.calibration import ece, reliability
 from bayescore.metrics.detection import risk_coverage
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
 def draw_reliability(
     axes: Axes, probs: Tensor, labels: Tensor, bins: int = 15, *, colour: str = "#0072B2"
 ) -> None:
-    """A top-label reliability diagram with its ECE."""
+    """A top-label reliability diagram; its ECE is that of 15 bins, as everywhere, whatever is drawn."""
     curve = reliability(probs, labels, bins)
     confidence, accuracy, share = (v.cpu().numpy() for v in (curve.confidence, curve.accuracy, curve.share))
     axes.bar(confidence, share, width=0.8 / bins, color=_GREY, zorder=1)
     axes.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle=(0, (4, 2)), zorder=2)
     axes.vlines(confidence, confidence, accuracy, color=colour, linewidth=1, alpha=0.6, zorder=3)
     axes.plot(confidence, accuracy, color=colour, marker="o", zorder=4)
-    axes.text(0.04, 0.95, f"ECE {100 * curve.ece:.2f} %", transform=axes.transAxes, va="top")
+    axes.text(0.04, 0.95, f"ECE {100 * ece(probs, labels):.1f} %", transform=axes.transAxes, va="top")
     axes.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
 
 
