@@ -52,7 +52,7 @@ def draw_reliability(
     axes.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle=(0, (4, 2)), zorder=2)
     axes.vlines(confidence, confidence, accuracy, color=colour, linewidth=1, alpha=0.6, zorder=3)
     axes.plot(confidence, accuracy, color=colour, marker="o", zorder=4)
-    axes.text(0.04, 0.95, f"ECE {100 * ece(probs, labels):.1f} %", transform=axes.transAxes, va="top")
+    axes.text(0.04, 0.95, f"ECE {100 * ece(probs, labels):.2f} %", transform=axes.transAxes, va="top")
     axes.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
 
 

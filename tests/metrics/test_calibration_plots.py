@@ -21,6 +21,10 @@ def test_reliability_diagrams_show_the_curve_and_its_error(tmp_path: Path) -> No
         curve = reliability(probs, labels)
         torch.testing.assert_close(drawn, torch.stack([curve.confidence, curve.accuracy]))
     figure.savefig(tmp_path / "reliability.png")
+    coarse = plot_reliability(arms, bins=5)  # other points, the same error as in the tables
+    for few, many in zip(coarse.axes, figure.axes, strict=True):
+        assert few.texts[0].get_text() == many.texts[0].get_text()
+        assert len(few.lines[1].get_xydata()) < len(many.lines[1].get_xydata())
 
 
 def test_risk_coverage_curves_end_at_the_error_and_name_their_area(tmp_path: Path) -> None:
