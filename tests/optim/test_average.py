@@ -173,6 +173,15 @@ def test_a_tensor_that_stands_still_is_averaged_with_where_it_stands(frozen: boo
     torch.testing.assert_close(found, still.detach(), rtol=0, atol=1e-4)
 
 
+def test_it_can_be_switched_off_later() -> None:
+    model, opt = started("exact", average=SHARE)
+    for _ in range(3):
+        step(model, opt)
+    for group in opt.param_groups:
+        group["average"] = 0.0
+    assert torch.equal(step(model, opt), averaged(model, opt))
+
+
 def test_it_can_be_switched_on_later() -> None:
     model, opt = started("exact")
     step(model, opt)

@@ -113,10 +113,10 @@ class Shell(Keeping):
         """(3), of every tensor: one that no gradient reached, or that is frozen, stands still meanwhile."""
         for group in self.param_groups:
             share = 1 / max(1.0, group["average"] * group["updates"])
-            for state in (self.state[p] for p in group["params"] if group["average"] and p in self.state):
-                if "average" in state:
+            for state in (self.state[p] for p in group["params"] if p in self.state):
+                if "average" in state:  # where the option was set to 0 meanwhile, the share is 1
                     state["average"].lerp_(state["mean"], share)
-                elif "mean" in state:  # the option was set meanwhile
+                elif group["average"] and "mean" in state:  # it was set meanwhile
                     state["average"] = state["mean"].clone()
 
     def _precision_status(self) -> str:
