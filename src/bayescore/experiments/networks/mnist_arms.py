@@ -19,7 +19,7 @@ from bayescore.experiments.networks.learn import Learned, Schedule, learn, netwo
 from bayescore.experiments.networks.split import mnist_split
 from bayescore.nn import Ensemble, PointPosterior, Posterior, laplace
 
-__all__ = ["ARMS", "DECAY_POWER", "TUNED", "arm_runs", "execute", "scaled"]
+__all__ = ["ARMS", "DECAY_POWER", "PLAIN", "TUNED", "arm_runs", "execute", "scaled"]
 
 MEMBERS = 5
 TUNED_AT = 1.0  # percent

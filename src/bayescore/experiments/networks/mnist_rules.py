@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bayescore.experiments import Judgement, Records, Rule, judge_interval, mean_interval
@@ -10,7 +12,7 @@ from bayescore.experiments.statistics import differences
 from bayescore.experiments.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
 from bayescore.experiments.wording import interval_text
 
-__all__ = ["lower_mean", "similar"]
+__all__ = ["at_most", "lower_mean", "not_worse", "similar"]
 
 
 def lower_mean(metric: str, arm: str, than: str, percent: float) -> Rule:
@@ -52,3 +54,56 @@ def similar(metric: str, arm: str, than: str, percent: float, tolerance: float) 
         return Judgement(verdict, sentence, dict(vars(interval)))
 
     return Rule(words, judge)
+
+
+def not_worse(metric: str, arm: str, others: Sequence[str], percentages: Sequence[float]) -> Rule:
+    """`arm` is beyond doubt higher than none of `others`, whatever the percentage."""
+    words = (
+        f"At each of {_listed(percentages)} %, take {metric} of {arm} minus that of {', '.join(others)}, "
+        "seed by seed. It is worse where the 95 % t interval of the mean lies above 0 (uncorrected for the "
+        "number of comparisons), or where only it diverged. Reproduced if it is worse than none at any "
+        "percentage, not reproduced here if it is worse than some at each, partly otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        worse: dict[float, list[str]] = {percent: [] for percent in percentages}
+        for percent in percentages:
+            chosen = records.where(percent=percent)
+            for other in others:
+                ours, theirs = pairs(chosen, metric, arm, other)
+                if len(ours) < 2:
+                    return Judgement(None, f"Fewer than two pairs of {arm} and {other} at {percent:g} %.")
+                interval = mean_interval(differences(ours, theirs))
+                diverged = not np.isfinite(ours).all() and np.isfinite(theirs).all()
+                if interval.low > 0 or diverged:
+                    worse[percent].append(f"{other} by {interval_text(interval, 3)}")
+        found = [f"at {percent:g} % than {', '.join(those)}" for percent, those in worse.items() if those]
+        verdict = REPRODUCED if not found else PARTLY if len(found) < len(worse) else NOT_REPRODUCED
+        comparisons = f"{len(others) * len(percentages)} comparisons"
+        numbers = {"worse": {f"{percent:g}": those for percent, those in worse.items()}}
+        return Judgement(verdict, f"Of {comparisons}, worse {'; '.join(found) or 'in none'}.", numbers)
+
+    return Rule(words, judge)
+
+
+def at_most(metric: str, arm: str, percent: float, bound: float) -> Rule:
+    """`arm` has at most `bound`, for every seed."""
+    words = (
+        f"At {percent:g} %, reproduced if {metric} of {arm} is at most {bound:g} for every seed, not "
+        "reproduced here if for none, partly otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        values = [r.metrics.get(metric, np.inf) for r in records.where(percent=percent) if r.method == arm]
+        if not values:
+            return Judgement(None, f"No run of {arm} at {percent:g} %.")
+        good = sum(value <= bound for value in values)
+        verdict = REPRODUCED if good == len(values) else PARTLY if good else NOT_REPRODUCED
+        sentence = f"At {percent:g} %: {', '.join(f'{value:.4g}' for value in values)}."
+        return Judgement(verdict, sentence, {"values": values})
+
+    return Rule(words, judge)
+
+
+def _listed(percentages: Sequence[float]) -> str:
+    return ", ".join(f"{percent:g}" for percent in percentages)
