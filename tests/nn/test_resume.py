@@ -152,6 +152,14 @@ def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path: Path) -
         bnn.fit(network(), loader(32, 0), epochs=1, method="plain", checkpoint=path)
     with pytest.raises(ValueError, match="another run: its shapes"):
         bnn.fit(network(3), loader(32, 0), epochs=1, checkpoint=path)
+    with pytest.raises(ValueError, match="another run: its lr is the default, this"):
+        bnn.fit(network(), loader(32, 0), epochs=1, lr=0.1, checkpoint=path)
+    with pytest.raises(ValueError, match="another run: its point_lr is"):
+        bnn.fit(network(), loader(32, 0), epochs=1, point_lr=0.1, checkpoint=path)
+    warm = tmp_path / "warm"
+    bnn.fit(network(), loader(32, 0), epochs=1, temperature=0.5, checkpoint=warm)
+    with pytest.raises(ValueError, match=r"another run: its temperature is .* this one's is the default"):
+        bnn.fit(network(), loader(32, 0), epochs=1, checkpoint=warm)
     data = path.read_bytes()
     for content in (data[: len(data) // 2], b"", b"\x80\x04\x95" + data, b"{}" * 50):
         path.write_bytes(content)

@@ -86,12 +86,12 @@ def restore(path: Path, parts: Parts) -> Record:
     """Put the run back to where the file left it; a file of another run is refused."""
     state = read_state(path)
     about = {**parts.about, "shapes": {name: list(value.shape) for name, value in parts.live.items()}}
-    for key, here in about.items():
-        there = state["about"].get(key)
-        if there != here:
+    known = state["about"]
+    for key in {**about, **known}:
+        if key not in about or key not in known or about[key] != known[key]:
             raise ValueError(
-                f"{path} is the checkpoint of another run: its {key} is {there!r}, this one's is {here!r}; "
-                "remove the file or name another"
+                f"{path} is the checkpoint of another run: its {key} is {_said(known, key)}, this one's is "
+                f"{_said(about, key)}; remove the file or name another"
             )
     best_nll, best_epoch, best = state["best"]
     record = Record(state["history"], None, best_nll, best_epoch, state["seconds"])
@@ -112,3 +112,8 @@ def restore(path: Path, parts: Parts) -> Record:
         if name in state["shuffles"]:
             rng.set_state(state["shuffles"][name])
     return record
+
+
+def _said(about: dict[str, Any], key: str) -> str:
+    """A setting as it was given; one that was not given is the default, whatever that is."""
+    return repr(about[key]) if key in about else "the default"

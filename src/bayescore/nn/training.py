@@ -93,6 +93,7 @@ def fit(
             check_mean_loss(model, like, train_loader)
     chosen = select(model, bayesian, point)
     about = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
+    about["point_lr"] = point_lr
     about |= {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
     batches = _length(train_loader)
     steps = None if batches is None else batches * epochs
