@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -74,6 +76,33 @@ def test_a_loss_that_is_a_sum_is_refused() -> None:
     with pytest.raises(ValueError, match="sum over the batch"):
         bnn.fit(network(), loader(64, 0), total, epochs=1)
     bnn.fit(network(), loader(64, 0), nn.CrossEntropyLoss(), epochs=1)
+
+    class Summed(bnn.likelihoods.Categorical):
+        def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
+            return super().forward(outputs, y) * len(y)
+
+    with pytest.raises(ValueError, match="sum over the batch"):
+        bnn.fit(network(), loader(64, 0), Summed(), epochs=1)
+
+
+def test_a_loss_that_is_a_mean_over_outputs_warns() -> None:
+    x = torch.randn(32, 2)
+    data = DataLoader(TensorDataset(x, torch.randn(32, 10)), 16)
+
+    def summed(outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - y).square().sum(1).mean()
+
+    with pytest.warns(RuntimeWarning, match="mean over the 10 outputs"):
+        bnn.fit(network(10), data, nn.functional.mse_loss, epochs=1)
+    for loss in (summed, bnn.likelihoods.Gaussian(1.0)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            bnn.fit(network(10), data, loss, epochs=1)
+
+
+def test_accumulation_belongs_to_a_loop_of_ones_own() -> None:
+    with pytest.raises(ValueError, match="accumulate counts the backward calls of a block"):
+        bnn.fit(network(), loader(64, 0), epochs=1, accumulate=4)
 
 
 def test_unknown_methods_and_unsized_data_are_refused() -> None:

@@ -5,12 +5,15 @@ The problem is that of the experiment linear-gaussian: 20 weights, 1,000 data, k
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+import torch
 from small_networks import SHELLS
 
 from bayescore.experiments.networks.linear_gaussian import ADAM, DATA, DIM, Errors, learn_linear
+from bayescore.optim.precision import lagging
 
 
 def run(shell: str, steps: int, batch: int, *size: Any, **options: Any) -> Errors:
@@ -42,6 +45,34 @@ def test_a_run_that_ends_before_the_precision_has_moved_says_so() -> None:
     assert sd.min() > 0.3
     assert "precision not learned yet" in opt.status
     assert "of its initial value is left" in opt.status
+
+
+@pytest.mark.parametrize(("shell", "enough"), [("exact", 1500), ("bam", 2000)])
+def test_a_few_weights_that_are_far_behind_are_seen(shell: str, enough: int) -> None:
+    """Two of twenty inputs are weak: their sds have a long way to go, which a mean over weights hides."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 20, generator=rng)
+    x[:, :2] *= 0.3
+    wanted = (x.square().sum(0) + 1).rsqrt()
+    for steps, word in ((300, "10% of the sds are still"), (enough, "precision learned")):
+        p = torch.nn.Parameter(torch.zeros(20))
+        opt = SHELLS[shell]([p], 400, damping=20.0, init_sd=0.05)
+        for _ in range(steps):
+            for _ in range(2):
+                with opt.sample():
+                    p.grad = x.T @ (x @ p.detach()) / 400
+            opt.step()
+        error = (opt.state[p]["sd"] / wanted - 1).abs()
+        assert word in opt.status
+        assert (error.max() < 0.1) == (word == "precision learned")
+
+
+def test_weights_whose_sd_is_the_priors_do_not_lag_behind() -> None:
+    sd = torch.tensor([0.05, 0.2, 1.0])
+    assert lagging(sd, 0.05, 1.0, forgotten=3.0, power=1) == pytest.approx(1 / 3)
+    assert lagging(sd, 0.05, math.inf, forgotten=3.0, power=1) == pytest.approx(2 / 3)
+    assert lagging(sd, 0.05, 1.0, forgotten=9.0, power=1) == 0
+    assert lagging(sd, 0.05, 1.0, forgotten=6.0, power=2) == pytest.approx(1 / 3)
 
 
 def test_without_pairs_or_batch_size_a_hot_precision_is_left_alone_and_the_status_says_so() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -83,6 +85,10 @@ def test_clearing_gradients_before_the_step_is_noticed() -> None:
     model, opt = network()
     block(opt, model)
     opt.zero_grad()
+    with pytest.raises(RuntimeError, match=r"zero_grad\(\) before step"):
+        opt.step()
+    block(opt, model)
+    model.zero_grad()
     with pytest.raises(RuntimeError, match="after step"):
         opt.step()
 
@@ -92,9 +98,66 @@ def test_gradients_left_from_another_backward_do_not_enter_the_next_block() -> N
     twin, other = network()
     MLP.loss(model, *MLP.batch(seed=9)).backward()
     for o, m in ((opt, model), (other, twin)):
-        block(o, m)
+        with pytest.warns(RuntimeWarning, match="outside sample") if o is opt else nullcontext():
+            block(o, m)
         o.step()
     assert same_state(opt, other)
+
+
+def test_gradients_that_a_step_has_used_may_stay_until_the_next_block() -> None:
+    model, opt = network()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            block(opt, model)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            opt.step()
+    MLP.loss(model, *MLP.batch(seed=9)).backward()  # adds to what the last step has left
+    with pytest.warns(RuntimeWarning, match="outside sample"):
+        block(opt, model)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_between_blocks_throws_the_earlier_draws_away(shell: str, set_to_none: bool) -> None:
+    model, opt = network(shell)
+    twin, other = network(shell)
+    block(opt, model, factor=100.0)
+    opt.zero_grad(set_to_none)
+    with pytest.raises(RuntimeError, match="there were 0"):
+        opt.step()
+    for o, m in ((opt, model), (other, twin)):
+        for group in o.param_groups:
+            group["step"] = 4
+        for _ in range(o.least_draws):
+            block(o, m)
+        o.step()
+    assert same_state(opt, other)
+
+
+def test_gradients_that_somebody_else_has_thrown_away_between_blocks_are_missed() -> None:
+    model, opt = network()
+    block(opt, model)
+    model.zero_grad()
+    with pytest.raises(RuntimeError, match="gone"):
+        block(opt, model)
+
+
+def test_zero_grad_inside_a_block_leaves_earlier_draws_alone() -> None:
+    found = []
+    for inside in (False, True):
+        model, opt = network(samples=2)
+
+        def closure(model: nn.Module = model, opt: Any = opt, inside: bool = inside) -> Any:
+            if inside:
+                opt.zero_grad()
+            loss = MLP.loss(model, *MLP.batch())
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+        found.append(opt)
+    assert same_state(*found)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

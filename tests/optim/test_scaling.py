@@ -32,6 +32,57 @@ def test_accumulated_parts_equal_the_whole_batch(shell: str) -> None:
         torch.testing.assert_close(a["mean"], b["mean"], rtol=1e-9, atol=1e-12)
 
 
+def test_a_last_short_accumulation_is_a_mean_too() -> None:
+    """Fewer backward calls than accumulate= says are averaged over those there were."""
+    runs = []
+    for parts, said in ((1, 1), (2, 4), (4, 8)):
+        model = MLP.module(torch.float64)
+        opt = ProximalScore(model.parameters(), 50, accumulate=said)
+        train(opt, MLP, model, 2, parts=parts, dtype=torch.float64)
+        runs.append(opt)
+    for other in runs[1:]:
+        for a, b in zip(runs[0].state.values(), other.state.values(), strict=True):
+            torch.testing.assert_close(a["mean"], b["mean"], rtol=1e-9, atol=1e-12)
+
+
+def test_two_losses_of_a_part_are_added_not_averaged() -> None:
+    runs = []
+    for apart in (False, True):
+        model = MLP.module(torch.float64)
+        opt = ProximalScore(model.parameters(), 50, accumulate=2)
+        with opt.sample():
+            for part in (0, 1):
+                one, two = (
+                    MLP.loss(model, *MLP.batch(dtype=torch.float64, seed=part + 2 * k)) for k in (0, 1)
+                )
+                if apart:
+                    one.backward()
+                    two.backward()
+                else:
+                    (one + two).backward()
+        opt.step()
+        runs.append(opt)
+    for a, b in zip(runs[0].state.values(), runs[1].state.values(), strict=True):
+        torch.testing.assert_close(a["mean"], b["mean"], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_a_closure_whose_loss_is_a_sum_is_refused(draws: int) -> None:
+    model = MLP.module()
+    opt = ProximalScore(model.parameters(), 50, samples=draws)
+    before = [p.detach().clone() for p in model.parameters()]
+    x, y = MLP.batch()
+
+    def closure() -> torch.Tensor:
+        loss = torch.nn.functional.cross_entropy(model(x), y, reduction="sum")
+        loss.backward()
+        return loss
+
+    with pytest.raises(ValueError, match="sum over the batch"):
+        opt.step(closure)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_closure_is_the_same_as_blocks(shell: str) -> None:
     model, twin = MLP.module(), MLP.module()

@@ -83,6 +83,11 @@ def recipe(
         )
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
+    if "accumulate" in options:
+        raise ValueError(
+            "accumulate counts the backward calls of a block, and fit makes one; give the loader larger "
+            "batches, or write the loop yourself (`with opt.sample():`)"
+        )
     if method in SHELLS:
         from bayescore import optim  # it imports this package
 

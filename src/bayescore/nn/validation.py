@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -54,21 +55,46 @@ def nll(
 
 
 def check_mean_loss(model: nn.Module, like: Likelihood, loader: Iterable[Any]) -> None:
-    """Refuse a callable that sums over the batch: then the halves add up to the whole."""
+    """Refuse a loss that sums over the batch, and warn of one that takes the mean over a datum's outputs.
+
+    Of a sum the halves add up to the whole, of a mean their mean does.
+    """
     x, y = pair(next(iter(loader)))
     place = next(model.parameters()).device
     half = len(x) // 2
     if not half:
         return
     x, y = x[: 2 * half].to(place), y[: 2 * half].to(place)
-    mode = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad():
         out = model(x)
-        whole, one, two = (float(like(out[s], y[s])) for s in (slice(None), slice(half), slice(half, None)))
-    model.train(mode)
+    for module, mode in modes.items():
+        module.training = mode
+    whole, one, two = _halves(like, out, y, 0)
     if abs(whole - one - two) < 0.1 * abs(whole - (one + two) / 2):
         raise ValueError(
             "the loss is a sum over the batch (its halves add up to the whole); "
             "return the mean over data instead: the number of data enters through num_data"
         )
+    if isinstance(out, Tensor) and out.shape == y.shape and out.dim() > 1 and out.shape[1] > 1:
+        count = out.shape[1] // 2 * 2
+        try:
+            whole, one, two = _halves(like, out[:, :count], y[:, :count], 1)
+        except (RuntimeError, ValueError, TypeError, IndexError):  # made for all outputs at once
+            return
+        if abs(whole - (one + two) / 2) < 0.1 * abs(whole - one - two):
+            warnings.warn(
+                f"the loss is a mean over the {out[0].numel()} outputs of a datum, and a negative "
+                "log-likelihood their sum, as in likelihood='gaussian'; with the mean the posterior is wider",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+@torch.no_grad()
+def _halves(like: Likelihood, out: Any, y: Tensor, dim: int) -> tuple[float, float, float]:
+    """The loss of all, and of the two halves along a dimension."""
+    parts = [(out, y), *zip(out.chunk(2, dim), y.chunk(2, dim), strict=True)]
+    whole, one, two = (float(like(o, t)) for o, t in parts)
+    return whole, one, two

@@ -291,6 +291,9 @@ class BaM(Shell):
             group["first"] = -2 if second or group["step"] % 2 else group["step"]
         return moved
 
+    def _power(self, group: dict[str, Any]) -> int:
+        return 0 if group["published"] else 2
+
     def _precision_status(self) -> str:
         group = self._head
         if group["published"]:

@@ -19,30 +19,27 @@ grows like s^(1/f - 1): f = 1 is the plain average, with f = 1/2 the first half 
 
 from __future__ import annotations
 
-import warnings
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from bayescore.optim.arriving import check_arriving, hooked, is_spent
+from bayescore.optim.arriving import check_arriving
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.fused import Rule, and_write, decayed, from_draw
 from bayescore.optim.gradients import finite, scale_of
-from bayescore.optim.keeping import Keeping
-from bayescore.optim.noise import Noise, Placed
-from bayescore.optim.precision import Slope, slope
+from bayescore.optim.in_backward import InBackward
+from bayescore.optim.misuse import check_mean, stamp
+from bayescore.optim.noise import Placed
+from bayescore.optim.precision import Slope, lagging, slope
+from bayescore.optim.sampling import GONE
 from bayescore.optim.steep import is_steep
 
 __all__ = ["Shell"]
 
-GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
 
-
-class Shell(Keeping):
+class Shell(InBackward):
     """Base of the network optimizers; subclasses give `_start`, `_collect` and `_apply`."""
 
     #: the fewest draws a step needs
@@ -94,21 +91,6 @@ class Shell(Keeping):
             return self._run(bucket, rule, mean, *args)
         return self._run(bucket, and_write(rule), bucket.whole, mean, *args)
 
-    def _present_noise(self, bucket: Bucket) -> Noise | Placed:
-        """eps of the only draw of this step, from the draw itself where it is still there."""
-        if bucket.keeps_draws:
-            weight, whole, mean = bucket.members[0].weight, bucket.whole, bucket.flat["mean"]
-            assert whole is not None
-            if weight in self._set_aside:
-                return Placed(mean, whole, difference=True)
-            if self._open:
-                return Placed(whole, mean, difference=False)
-        return self.noise(bucket, 0)
-
-    @abstractmethod
-    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
-        """Update a bucket: from gradient and noise if there was one draw, else from the sums (both None)."""
-
     def _average(self) -> None:
         """(3), of every tensor: one that no gradient reached, or that is frozen, stands still meanwhile."""
         for group in self.param_groups:
@@ -125,8 +107,18 @@ class Shell(Keeping):
 
     def _measured(self) -> list[Slope]:
         """What is known of the curvature estimates of the tensors that have been measured."""
-        rows = [(m.state["moments"], m.weight.numel()) for m in self._members()]
-        return [slope(moments, size) for moments, size in rows if moments[3] > 0]
+        rows = []
+        for m in (m for m in self._members() if m.state["moments"][3] > 0):
+            row, power = slope(m.state["moments"], m.weight.numel()), self._power(m.group)
+            sds = (m.group["init_sd"], m.group["prior_sd"])
+            rows.append(
+                row._replace(lagging=lagging(m.state["sd"], *sds, row.forgotten, power)) if power else row
+            )
+        return rows
+
+    def _power(self, group: dict[str, Any]) -> int:  # noqa: ARG002
+        """The power of the precision that moves linearly to its estimate (optim/precision.py); 0: none."""
+        return 0
 
     def _check(self, group: dict[str, Any]) -> None:
         if group["update_in_backward"]:
@@ -148,6 +140,7 @@ class Shell(Keeping):
                 for _ in range(self._head["samples"]):
                     with self.sample(), torch.enable_grad():
                         loss = closure()
+                        check_mean(loss)
             except BaseException:
                 self._forget()  # draws of one batch do not belong to the next
                 raise
@@ -156,7 +149,7 @@ class Shell(Keeping):
             raise RuntimeError(
                 f"{type(self).__name__} needs {self.least_draws} draw(s) per step and there were {draws}; "
                 "use `with opt.sample(): loss.backward()` that many times before opt.step(), "
-                "or opt.step(closure)"
+                "or opt.step(closure); zero_grad() before step() throws draws away"
             )
         with torch.no_grad():
             try:
@@ -169,6 +162,12 @@ class Shell(Keeping):
                 self._average()
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Throw gradients away, and outside of blocks the draws since the last step with them."""
+        super().zero_grad(set_to_none)
+        if self._head["draws"] and not self._open:
+            self._forget()
+
     def _forget(self) -> None:
         """Give up the draws of this step, whatever became of them; the next has noise of its own."""
         self._settle()  # tensors that had no gradient, or whose update was left out
@@ -180,57 +179,9 @@ class Shell(Keeping):
                 del state[key]
         for group in self.param_groups:
             group["draws"] = group["absorbed"] = 0
+        weights = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
+        self._used = {p: stamp(p.grad) for p in weights if p.grad is not None}
         self._count("step", 1)
-
-    @contextmanager
-    def _arriving(self, buckets: list[Bucket]) -> Iterator[None]:
-        """With update_in_backward: large tensors are updated when their gradients arrive."""
-        self._arrived.clear()
-        self._bad = 0
-        if not self._head["update_in_backward"]:
-            yield
-            return
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise RuntimeError(
-                "update_in_backward=True would use gradients before the other processes' are added; "
-                "leave it out in distributed training"
-            )
-        self._count("updates", 1)
-        try:
-            with hooked(buckets, self._arrive):
-                yield
-        except BaseException:
-            if not self._arrived:
-                self._count("updates", -1)
-            raise
-
-    def _arrive(self, bucket: Bucket, *gradients: Tensor) -> None:
-        self._arrived.add(id(bucket))
-        if finite(gradients):
-            self._apply(bucket, bucket.gathered(gradients), self._present_noise(bucket), 1)
-        else:
-            self._bad += 1
-            self._restore(bucket)
-        self._written(bucket)
-
-    def _finish_arrived(self) -> bool:
-        """Update the small tensors, and count."""
-        for bucket in list(self._gathered(list(self._members()))):
-            rows = [(m, m.weight.grad) for m in bucket.members]
-            here = [(m, g) for m, g in rows if g is not None and not is_spent(g)]
-            if here:
-                whole = bucket if len(here) == len(rows) else Bucket([m for m, _ in here])
-                self._arrive(whole, *(g for _, g in here))
-        if not self._arrived:
-            raise RuntimeError(GONE)
-        moved = self._bad < len(self._arrived)
-        if not moved:
-            self._count("updates", -1)
-        if self._bad:
-            self._skip(self._bad)
-        else:
-            self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
-        return moved
 
     def _finish(self, draws: int) -> bool:
         """Update from all draws; returns whether anything has moved."""
@@ -266,23 +217,6 @@ class Shell(Keeping):
             bucket.flat[key].div_(scale ** key.count("g"))
         self._apply(bucket, None, None, draws)
 
-    def _skip(self, count: int = 1) -> None:
-        self._count("skipped", count)
-        self._count("skipped_in_a_row", 1)
-        head = self._head
-        if head["skipped"] == count:
-            warnings.warn(
-                f"a gradient was not finite at step {head['step']}: this update was left out, "
-                "and so will be others (opt.status counts them)",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        if head["skipped_in_a_row"] >= head["max_skips"]:
-            raise FloatingPointError(
-                f"{head['skipped_in_a_row']} updates in a row had gradients that were not finite; "
-                "lower lr or init_sd, or check the data"
-            )
-
     @property
     def status(self) -> str:
         """Where the run stands, in plain words."""
@@ -291,6 +225,6 @@ class Shell(Keeping):
         if head["skipped"]:
             parts.append(f"{head['skipped']} left out because a gradient was not finite")
         if head["pace"] < 1:
-            parts.append(f"rate lowered {1 / head['pace']:.3g}-fold for a steep loss")
+            parts.append(f"rate lowered {1 / head['pace']:.3g}-fold for a steep loss (is it a mean?)")
         passes = sorted({p.status for p in self._passes.values() if p.status})
         return "; ".join(part for part in (*parts, self._precision_status(), *passes) if part)

@@ -7,10 +7,16 @@ which the precision moves towards its estimate), and the number of steps: a tens
 some of them only. Where weights answer at rates of their own, those of the
 slowest count, and only since the mean slope was last away from zero: Adam drives precisions off while the
 mean travels, and it is from there that they come back. The precision counts as learned where
-    - little of the initial value is left:            exp(-forgotten) below a tenth
+    - little of the initial value is left:            exp(-forgotten) below a tenth; (1) for few weights
     - the estimate is not mostly noise:               sd known to better than 5 %, at best sqrt(V/t)/2
     - and it has arrived:                             the mean slope is below a tenth, or within its error
 The error that is stated is a lower bound: it takes all steps for equally informative.
+
+A mean over a tensor does not show a few weights that are far behind. Where the precision P, or its power k,
+moves linearly towards what the data say (the exact solver, k = 1; BaM, k = 2), what the initial P0 still adds
+to P is known for every weight, and a weight lags behind where that is more than a fifth of P:
+    ((P0/P)^k - 1)/k > (exp(forgotten) - 1)/5                                                          (1)
+unless its sd has reached the prior's, where it ends.
 """
 
 from __future__ import annotations
@@ -21,12 +27,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MEMORY", "Slope", "follow", "measured", "precision_sentence", "slope", "take", "weight_of"]
+__all__ = [
+    "MEMORY",
+    "Slope",
+    "follow",
+    "lagging",
+    "measured",
+    "precision_sentence",
+    "slope",
+    "take",
+    "weight_of",
+]
 
 MEMORY = 0.99  # of the running moments of the slope
 KNOWN = 0.05  # relative error of the sd up to which it counts as learned
 AWAY = 0.1  # mean slope up to which the precision counts as learned, a twentieth in the sd
 LEFT = 0.1  # share of the initial precision that may be left
+LATE = 0.2  # what the initial precision may still add, a tenth in the sd
+LAGGING = 0.01  # share of the weights that may lag behind
 
 
 def follow(moments: Tensor, totals: Tensor, sizes: Tensor) -> None:
@@ -78,6 +96,13 @@ class Slope(NamedTuple):
     away: float  # how far from zero beyond twice its error
     noise: float  # relative variance of one step's curvature
     forgotten: float
+    lagging: float = 0.0  # share of the weights that lag behind (1)
+
+
+def lagging(sd: Tensor, init_sd: float, prior_sd: float, forgotten: float, power: int) -> float:
+    """The share of weights that lag behind (1)."""
+    added = ((sd / init_sd) ** (2 * power) - 1) / power
+    return float(((added > LATE * math.expm1(forgotten)) & (sd < 0.999 * prior_sd)).float().mean())
 
 
 def slope(moments: Tensor, size: int) -> Slope:
@@ -115,6 +140,12 @@ def precision_sentence(rows: list[Slope], draws: int, how: str, rho: float = 1.0
         return _too_noisy(how, draws, rho, math.ceil(noise / (2 * KNOWN) ** 2))
     if left > LEFT:
         return f"precision not learned yet: {left:.0%} of its initial value is left; train longer"
+    behind = mean([row.lagging for row in rows])
+    if behind > LAGGING:
+        return (
+            f"precision not learned yet: {behind:.0%} of the sds are still more than a tenth too small; "
+            "train longer, or give a larger init_sd"
+        )
     if away > AWAY:
         side = "above" if mean([row.level for row in rows]) > 0 else "below"
         return f"precision not learned yet: on average the curvature is {away:.0%} {side} it"

@@ -209,6 +209,9 @@ class ProximalScore(Shell):
         # the slope moves twice as much as log sd
         take(bucket.moments, totals, bucket.lengths, 2 * steps)
 
+    def _power(self, group: dict[str, Any]) -> int:
+        return 1 if group["solver"] == "exact" else 0
+
     def _precision_status(self) -> str:
         group, rows = self._head, self._measured()
         how, rho = "score", 1.0
