@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small_networks import NETWORKS, SHELLS, train
 from torch import nn
 
-from bayescore.nn import DrawsPosterior, GaussianPosterior, Posterior, select
+from bayescore.nn import DrawsPosterior, Ensemble, GaussianPosterior, PointPosterior, Posterior, select
 from bayescore.nn.likelihoods import Gaussian
 from bayescore.nn.prediction import ClassPrediction, ValuePrediction
 
@@ -197,6 +198,27 @@ def test_files_that_are_not_this_models_posterior_are_refused(tmp_path: Path) ->
     save_file(tensors, tmp_path / "lie", {"json": json.dumps(header)})
     with pytest.raises(ValueError, match="damaged"):
         Posterior.load(tmp_path / "lie", case.module())
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "point", "ensemble"])
+def test_a_file_with_strange_options_is_refused_and_the_model_is_as_it_was(kind: str, tmp_path: Path) -> None:
+    path, model = tmp_path / "net.safetensors", NETWORKS["mlp"].module(seed=4)
+    _, gaussian = trained(network="mlp")
+    kinds = {
+        "gaussian": gaussian,
+        "point": PointPosterior(gaussian.model),
+        "ensemble": Ensemble([gaussian] * 2),
+    }
+    kinds[kind].save(path)
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["json"])
+    config = {"temperature": "x"} if kind == "point" else {"x": 1}
+    (header["members"][1] if kind == "ensemble" else header)["config"] = config
+    save_file(load_file(path), path, {"json": json.dumps(header)})
+    with pytest.raises(ValueError, match="not a readable bayescore posterior"):
+        Posterior.load(path, model)
+    same = zip(model.parameters(), NETWORKS["mlp"].module(seed=4).parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in same)
 
 
 def test_a_set_of_draws_uses_every_member_once() -> None:

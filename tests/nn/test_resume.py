@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from toy_problem import loader, network, rings
-from toy_run import run
+from toy_run import Failing, Killed, killed, run
 
 import bayescore.nn as bnn
-from bayescore.nn.checkpoint import read_state, write_state
-
-HERE = Path(__file__).parent
 
 
 def how_it_ended(fit: bnn.NetworkFit) -> str:
     """The status without the optimizer's own."""
     return fit.status.split(";")[0]
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""
-
-
-class Failing:
-    """A loader that fails in the middle of a later epoch."""
-
-    def __init__(self, batches: Any, after: int) -> None:
-        self.batches, self.left, self.generator = batches, after, batches.generator
-        self.dataset, self.batch_size = batches.dataset, batches.batch_size
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.batches:
-            self.left -= 1
-            if self.left < 0:
-                raise Killed
-            yield batch
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -73,7 +43,7 @@ def test_a_run_cut_in_an_epoch_continues_bitwise_from_the_epoch_before(method: s
     path = tmp_path / "run"
     with pytest.raises(Killed):
         fit(Failing(loader(64, 0, batch=16), 4 * 3 + 2), path)
-    assert len(read_state(path)["history"]) == 3
+    assert len(bnn.load_state(path)["history"]) == 3
     resumed = fit(loader(64, 0, batch=16), path)
     x, _ = rings(20, 5)
     assert torch.equal(resumed.predict(x, 4).probs, whole.predict(x, 4).probs)
@@ -87,21 +57,7 @@ def test_a_run_cut_in_an_epoch_continues_bitwise_from_the_epoch_before(method: s
 
 def test_a_killed_process_loses_the_epoch_it_was_in_and_no_more(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    folders = [str(HERE), *sys.path]
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "toy_run.py"), str(path), "0.1"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not path.exists() or len(read_state(path)["history"]) < 2:
-            assert process.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    done = len(read_state(path)["history"])
+    done = len(killed(path, lambda state: len(state["history"]) > 1)["history"])
     assert 2 <= done < 6
     resumed, probs = run(path)
     assert [row["epoch"] for row in resumed.history] == [1, 2, 3, 4, 5, 6]
@@ -165,20 +121,86 @@ def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path: Path) -
         path.write_bytes(content)
         with pytest.raises(ValueError, match="not a readable checkpoint"):
             bnn.fit(network(), loader(32, 0), epochs=1, checkpoint=path)
+
+
+def test_files_that_save_state_has_not_written_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        bnn.load_state(path)
+    deep = '{"list": [' * 5000 + "]}" * 5000
+    for tree in ("1", '{"dict": [[[], 1]]}', '{"dict": 1}', '{"set": []}', '{"tensor": "b"}', "{}", deep):
+        text = f'{{"format": "bayescore-run-1", "tree": {tree}}}'
+        save_file({"a": torch.zeros(1)}, path, {"json": text})
+        with pytest.raises(ValueError, match="not a readable checkpoint"):
+            bnn.load_state(path)
     save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="not a readable checkpoint"):
-        read_state(path)
+        bnn.load_state(path)
+
+
+DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no about": (lambda s: s.pop("about"), "does not say of which run"),
+    "no seconds": (lambda s: s.pop("seconds"), "lacks 'seconds'"),
+    "no tensor": (lambda s: s["model"].pop("3.bias"), "lacks '3.bias'"),
+    "shape": (lambda s: s["model"].update({"3.bias": torch.zeros(())}), "3.bias is of another shape"),
+    "kind": (lambda s: s["model"].update({"3.bias": torch.zeros(1).long()}), "3.bias is of another"),
+    "nan": (lambda s: s["model"]["3.bias"].fill_(float("nan")), "3.bias is not finite"),
+    "noise": (lambda s: s["likelihood"].update(log_noise=torch.zeros(3)), "log_noise is of another"),
+    "sd": (lambda s: s["optimizer"]["state"][0]["sd"].fill_(-1), "sd of 3.weight holds impossible"),
+    "adam": (lambda s: s["rest"]["state"][0].update(exp_avg=torch.zeros(5)), "exp_avg of Adam"),
+    "adam's number": (lambda s: s["rest"]["param_groups"][0].update(eps="x"), "eps of Adam"),
+    "schedule": (lambda s: s["schedule"].update(last_epoch="x"), "last_epoch must be a whole number"),
+    "rates": (lambda s: s["schedule"].update(base_lrs=[]), "another learning rate"),
+    "history": (lambda s: s.update(history=[{"loss": "x"}]), "rows of numbers"),
+    "stream": (lambda s: s["shuffles"].update(loader=torch.zeros(9)), "damaged"),
+    "best": (lambda s: s["best"][2][1].pop("random.sd.3.bias"), "damaged"),
+    "best's options": (lambda s: s["best"][2][0].update(config={"x": 1}), "damaged"),
+    "place": (lambda s: s.update(within={"batches": 1}), "damaged"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_run_is_refused_and_the_users_objects_are_as_they_were(what: str, tmp_path: Path) -> None:
+    def fit(model: nn.Module, batches: Any, like: Any) -> bnn.NetworkFit:
+        return bnn.fit(
+            model, batches, like, bayesian="last", epochs=1, checkpoint=path,
+            validation=loader(8, 1, regression=True),
+        )  # fmt: skip
+
+    path = tmp_path / "run"
+    fit(network(1), loader(8, 0, regression=True), bnn.likelihoods.Gaussian("learned"))
+    state = bnn.load_state(path)
+    change, message = DAMAGE[what]
+    change(state)
+    bnn.save_state(path, state)
+    model, batches, like = (
+        network(1, seed=5),
+        loader(8, 0, regression=True),
+        bnn.likelihoods.Gaussian("learned"),
+    )
+    with pytest.raises(ValueError, match=message) as caught:
+        fit(model, batches, like)
+    assert "\n" not in str(caught.value)
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), network(1, seed=5).parameters(), strict=True)
+    )
+    assert float(like.log_noise.detach()) == 0
+    assert torch.equal(batches.generator.get_state(), torch.Generator().manual_seed(0).get_state())
 
 
 def test_nested_state_comes_back_as_it_was(tmp_path: Path) -> None:
     state = {"a": [1, 2.5, None, "x", True], "b": {3: torch.arange(4), "t": (torch.ones(()), [])}, "c": {}}
-    write_state(tmp_path / "state", state)
-    found = read_state(tmp_path / "state")
+    bnn.save_state(tmp_path / "state", state)
+    found = bnn.load_state(tmp_path / "state")
     assert found["a"] == state["a"]
     assert found["c"] == {}
     assert torch.equal(found["b"][3], torch.arange(4))
     assert isinstance(found["b"]["t"], tuple)
     assert found["b"]["t"][0].shape == ()
     with pytest.raises(TypeError, match="cannot hold a function"):
-        write_state(tmp_path / "state", {"f": lambda: None})
-    assert read_state(tmp_path / "state")["a"] == state["a"]
+        bnn.save_state(tmp_path / "state", {"f": lambda: None})
+    with pytest.raises(TypeError, match="key"):
+        bnn.save_state(tmp_path / "state", {(1, 2): 3})
+    with pytest.raises(TypeError, match="holds a dict"):
+        bnn.save_state(tmp_path / "state", [1])  # type: ignore[arg-type]
+    assert bnn.load_state(tmp_path / "state")["a"] == state["a"]

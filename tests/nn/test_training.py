@@ -195,3 +195,15 @@ def test_a_callable_likelihood_works_with_every_method() -> None:
             validation=loader(32, 1, regression=True),
         )  # fmt: skip
         assert fit.predict(rings(3, 0)[0], 4).mean.shape == (3, 1)
+
+
+def test_a_frozen_batch_norm_keeps_its_statistics() -> None:
+    norms = [nn.BatchNorm1d(2), nn.BatchNorm1d(2), nn.BatchNorm1d(2, affine=False), nn.BatchNorm1d(2)]
+    for p in (*norms[0].parameters(), norms[1].bias):  # all of one, half of another
+        p.requires_grad_(False)
+    model = nn.Sequential(*norms, nn.Linear(2, 2))
+    fit = bnn.fit(model, loader(64, 0), epochs=1)
+    moved = [bool(norm.running_mean.any()) for norm in norms]
+    assert moved == [False, True, True, True]
+    assert [int(norm.num_batches_tracked) for norm in norms] == [0, 2, 2, 2]
+    assert torch.equal(fit.posterior.fixed["0.running_var"], torch.ones(2))

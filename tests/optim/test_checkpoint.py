@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_networks import NETWORKS, SHELLS, same_state, train
 from torch import nn
 
+from bayescore.nn import load_state, save_state
 from bayescore.optim import ADVI, SGLD, ProximalScore
+from bayescore.optim.base import Shell
 
 MLP = NETWORKS["mlp"]
 
@@ -33,6 +36,32 @@ def test_a_checkpoint_needs_no_pickle_and_keeps_wide_state_beside_bfloat16_weigh
         train(o, MLP, m, 2, first=3, dtype=torch.bfloat16)
     assert same_state(opt, resumed)
     assert all(s["mean"].dtype == torch.float32 for s in resumed.state.values())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_run_continues_bitwise_from_a_file_of_its_state_dicts(shell: str, tmp_path: Path) -> None:
+    def begun(seed: int) -> tuple[nn.Module, Shell, torch.optim.lr_scheduler.LRScheduler]:
+        model = NETWORKS["conv"].module(seed=seed)
+        opt = SHELLS[shell](model.named_parameters(), 50, prior_mean="current", prior_sd=float("inf"))
+        return model, opt, torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+
+    def advanced(parts: Any, first: int, steps: int) -> None:
+        model, opt, schedule = parts
+        for i in range(first, first + steps):
+            train(opt, NETWORKS["conv"], model, 1, first=i)
+            schedule.step()
+
+    names, one, two = ("model", "opt", "schedule"), begun(0), begun(3)
+    advanced(one, 0, 3)
+    save_state(tmp_path / "run", {name: part.state_dict() for name, part in zip(names, one, strict=True)})
+    saved = load_state(tmp_path / "run")
+    for name, part in zip(names, two, strict=True):
+        part.load_state_dict(saved[name])
+    for parts in (one, two):
+        advanced(parts, 3, 2)
+    assert same_state(one[1], two[1])
+    assert all(torch.equal(value, two[0].state_dict()[key]) for key, value in one[0].state_dict().items())
+    assert one[2].state_dict() == two[2].state_dict()
 
 
 PROGRAM = """

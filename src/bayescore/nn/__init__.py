@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bayescore.nn import likelihoods
+from bayescore.nn.checkpoint import load_state, save_state
 from bayescore.nn.draws import DrawsPosterior
 from bayescore.nn.dropout import DropoutPosterior, InsertedDropout
 from bayescore.nn.ensemble import Ensemble
@@ -38,6 +39,8 @@ __all__ = [
     "fit_ensemble",
     "laplace",
     "likelihoods",
+    "load_state",
     "memory_estimate",
+    "save_state",
     "select",
 ]

@@ -1,4 +1,4 @@
-"""BatchNorm statistics of one set of weights: reset, then averaged over batches in train mode."""
+"""BatchNorm: frozen layers in training, and the statistics of one set of weights."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["recalibrated"]
+__all__ = ["recalibrated", "to_train_mode"]
+
+
+def to_train_mode(model: nn.Module) -> None:
+    """Train mode, but for BatchNorm layers whose weights are all frozen: their statistics are frozen too."""
+    model.train()
+    for layer in model.modules():
+        own = list(layer.parameters(recurse=False))
+        if isinstance(layer, _BatchNorm) and own and not any(p.requires_grad for p in own):
+            layer.eval()
 
 
 @torch.no_grad()
 def recalibrated(model: nn.Module, batches: Iterable[Any], device: torch.device) -> None:
-    """Estimate every BatchNorm layer's running statistics from `batches`; the rest stays in eval mode."""
+    """Estimate every BatchNorm layer's running statistics from `batches`, reset and averaged; the rest stays
+    in eval mode."""
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not layers:
         return

@@ -1,7 +1,9 @@
 """The training loop of `fit`: epochs, validation, the best posterior, early stopping.
 
 Epoch e runs under the global random stream seeded by (seed, e), which is put back afterwards: what draws from
-it (dropout layers, a shuffling loader) repeats under the seed and does not disturb anybody else.
+it (dropout layers, a shuffling loader) repeats under the seed and does not disturb anybody else. An epoch
+that was cut begins again with the streams it began with; the batches that were done are passed over, and the
+streams put to where they were.
 """
 
 from __future__ import annotations
@@ -10,14 +12,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayescore.nn.batchnorm import to_train_mode
 from bayescore.nn.posterior import Posterior
-from bayescore.nn.resume import Parts, Record, restore, store
+from bayescore.nn.resume import Parts, Record, Within, restore, store
 from bayescore.nn.validation import nll, pair
 from bayescore.progress import Progress
 from bayescore.rng import generator
@@ -50,11 +54,8 @@ class Run:
     seed: int
     patience: int | None
     checkpoint: Path | None
+    every: int | None
     progress: bool | None
-
-    @property
-    def place(self) -> torch.device:
-        return next(self.parts.model.parameters()).device
 
 
 def train(run: Run) -> NetworkFit:
@@ -90,14 +91,15 @@ def train(run: Run) -> NetworkFit:
 
 
 def _one_more(run: Run, record: Record, start: float) -> None:
-    """The next epoch, and what it found."""
-    recipe, epoch = run.parts.recipe, record.epoch + 1
-    with stream(run.seed, epoch, run.place):
-        row = {"epoch": float(epoch), "loss": _pass(run.parts, run.place)}
+    """The next epoch, or what is left of it, and what it found."""
+    recipe, epoch, place = run.parts.recipe, record.epoch + 1, run.parts.place
+    with stream(run.seed, epoch, place):
+        row = {"epoch": float(epoch), "loss": _pass(run, record, start)}
+    record.within = None
     recipe.end_epoch(epoch, run.epochs)
     if run.parts.validation is not None and recipe.ready:
         posterior = recipe.posterior(run.parts.like)
-        row["validation_nll"] = nll(posterior, run.parts.validation, run.place)
+        row["validation_nll"] = nll(posterior, run.parts.validation, place)
         if row["validation_nll"] < record.best_nll:
             record.best, record.best_nll, record.best_epoch = posterior, row["validation_nll"], epoch
     row["seconds"] = record.seconds = time.perf_counter() - start
@@ -123,27 +125,48 @@ def _finite(optimizer: torch.optim.Optimizer) -> bool:
     return all(bool(g.isfinite().all()) for g in found)
 
 
-def _pass(parts: Parts, place: torch.device) -> float:
-    """One pass over the data; returns the mean loss under drawn weights."""
-    model, like, optimizer = parts.model, parts.like, parts.recipe.optimizer
-    model.train()
-    total, count = 0.0, 0
-    for batch in parts.loader:
-        x, y = (part.to(place) for part in pair(batch))
-
-        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-            loss: Tensor = like(model(x), y)
-            loss.backward()
-            return loss.detach()
-
-        loss = optimizer.step(closure)
-        parts.schedule.step()
-        if parts.rest is not None:
-            if _finite(parts.rest):
-                parts.rest.step()
-            parts.rest.zero_grad()
-        optimizer.zero_grad()
-        total, count = total + float(loss) * len(x), count + len(x)
-    if not count:
+def _pass(run: Run, record: Record, start: float) -> float:
+    """One pass over the data, or the rest of it; returns the mean loss under drawn weights."""
+    parts = run.parts
+    to_train_mode(parts.model)
+    done = record.within or Within(parts.orders)
+    batches = iter(parts.loader)
+    if record.within is not None:
+        found = sum(1 for _ in islice(batches, done.batches))
+        if found < done.batches:
+            raise ValueError(
+                f"the checkpoint was written after {done.batches} batches of an epoch and the loader gave "
+                f"{found}; continue with the same loader"
+            )
+        parts.put_streams(done.streams)
+    record.within = done
+    for batch in batches:
+        x, y = (part.to(parts.place) for part in pair(batch))
+        loss = _step(parts, x, y)
+        done.batches, done.count = done.batches + 1, done.count + len(x)
+        done.total += loss * len(x)
+        if run.checkpoint is not None and run.every is not None and done.batches % run.every == 0:
+            record.seconds = time.perf_counter() - start
+            store(run.checkpoint, parts, record)
+    if not done.count:
         raise ValueError("the training loader gave no batch")
-    return total / count
+    return done.total / done.count
+
+
+def _step(parts: Parts, x: Tensor, y: Tensor) -> float:
+    """One step of every optimizer; returns the loss."""
+    optimizer = parts.recipe.optimizer
+
+    def closure() -> Tensor:
+        loss: Tensor = parts.like(parts.model(x), y)
+        loss.backward()
+        return loss.detach()
+
+    loss = optimizer.step(closure)
+    parts.schedule.step()
+    if parts.rest is not None:
+        if _finite(parts.rest):
+            parts.rest.step()
+        parts.rest.zero_grad()
+    optimizer.zero_grad()
+    return float(loss)

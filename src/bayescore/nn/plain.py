@@ -14,7 +14,7 @@ import torch
 
 from bayescore.checks import check_count, check_number
 
-__all__ = ["PlainAdam"]
+__all__ = ["PlainAdam", "check_adam"]
 
 
 class PlainAdam(torch.optim.Adam):
@@ -90,3 +90,16 @@ class PlainAdam(torch.optim.Adam):
         head = self.param_groups[0]
         lost = f"; {head['skipped']} left out because a gradient was not finite" if head["skipped"] else ""
         return f"{head['updates']} updates of {size} weights{lost}"
+
+
+def check_adam(state_dict: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless a state dict of Adam fits the parameters of `optimizer`, with possible numbers."""
+    for saved, group in zip(state_dict["param_groups"], optimizer.param_groups, strict=True):
+        for name, value in group.items():
+            if isinstance(value, int | float) and not isinstance(saved[name], int | float):
+                raise TypeError(f"{name} of Adam must be a number; got {saved[name]!r}")
+        for key, p in zip(saved["params"], group["params"], strict=True):
+            for what, value in state_dict["state"].get(key, {}).items():
+                fits = value.shape == (() if what == "step" else p.shape)
+                if not fits or not value.isfinite().all() or (what != "exp_avg" and (value < 0).any()):
+                    raise ValueError(f"{what} of Adam's parameter {key} is of another shape, or impossible")

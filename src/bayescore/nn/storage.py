@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.point import PointPosterior
 from bayescore.nn.posterior import Posterior
 from bayescore.nn.swag import SwagPosterior
-from bayescore.nn.weights import WeightPosterior
+from bayescore.nn.weights import WeightPosterior, put_back_on_failure, write
 
 __all__ = ["load_posterior", "packed", "save_posterior", "unpacked", "write_whole"]
 
@@ -61,7 +60,8 @@ def load_posterior(
             raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise _unreadable(path, error) from error
-    return unpacked(path, header, tensors, model, likelihood)
+    with put_back_on_failure(*([model] if isinstance(model, nn.Module) else model)):
+        return unpacked(path, header, tensors, model, likelihood)
 
 
 def packed(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -128,12 +128,12 @@ def _one(
         what, _, name = key.partition(".")
         parts.setdefault(what, {})[name] = value.to(place)
     _check_tensors(path, shapes, parts, fixed, kind.leading)
-    with torch.no_grad():
-        for name, value in fixed.items():
-            live[name].copy_(value)
+    write(live, fixed)
+    try:
         posterior = kind.rebuild(model, parts, like.to(place), **config)
-        for name, value in posterior.centre().items():
-            live[name].copy_(value)
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise _unreadable(path, error) from error
+    write(live, posterior.centre())
     return posterior
 
 

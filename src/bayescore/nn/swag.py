@@ -78,7 +78,13 @@ class SWAG:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from what `state_dict` returned for a model like this one."""
+        check_count("count", state["count"], 0)
+        trained = [(name, p.shape) for name, p in self.model.named_parameters() if p.requires_grad]
+        shapes = dict(trained if state["count"] else [])
+        for key, lead in (("mean", 0), ("square", 0), ("deviations", 1)):
+            if {name: value.shape[lead:] for name, value in state[key].items()} != shapes:
+                raise ValueError(f"{key} of what SWAG has collected does not fit the model")
         self.count = state["count"]
         self.mean, self.square, self.deviations = (
             {name: value.clone() for name, value in state[key].items()}

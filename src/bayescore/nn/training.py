@@ -48,10 +48,14 @@ def fit(
     point_lr: float = 1e-3,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> NetworkFit:
     """Train `model` and return its posterior.
+
+    A KeyboardInterrupt ends training: the posterior is that of the last step, or the best on validation. Any
+    other exception leaves the module with the mean weights of the last step, and all else in the checkpoint.
 
     Arguments:
         model: any module; it is trained in place, on the device it is on.
@@ -70,8 +74,13 @@ def fit(
             out are trained by Adam with the rate `point_lr`; freeze what shall stay as it is. A learned noise
             level has Adam too, with a rate of its own.
         seed: of the weights' noise, and of what draws from torch's global stream during training.
-        checkpoint: a file written after every epoch. If it exists, the run continues from it: what a killed
-            process loses is the epoch it was in.
+        checkpoint: a file written after every epoch. If it exists, the run continues from it, bitwise: what a
+            killed process loses is the epoch it was in.
+        checkpoint_every: write it also after so many steps within an epoch: with 1, what is lost is the
+            present step. The epoch's batches are then passed over up to there, so the loader must give them
+            in the same order again: without shuffling, from torch's global stream (a DataLoader with
+            shuffle=True), or from a generator of its own or its sampler's. One that shuffles by other means
+            (numpy, random), or an iterator that has moved on, ends the epoch with other batches.
         progress: show a progress bar; by default if standard error is a terminal.
         options: of the method, such as lr, prior_sd, temperature, samples.
     """
@@ -83,6 +92,12 @@ def fit(
     for loader in (train_loader, validation):
         if isinstance(loader, Dataset):
             raise TypeError("got a data set where batches are needed; wrap it in a DataLoader")
+    if checkpoint_every is not None:
+        check_count("checkpoint_every", checkpoint_every)
+        if checkpoint is None:
+            raise ValueError(
+                "checkpoint_every counts the steps between two writes; pass checkpoint=, the file"
+            )
     place = next(model.parameters()).device
     like = as_likelihood(likelihood).to(place)
     data = num_data if num_data is not None else _size(train_loader)
@@ -104,7 +119,7 @@ def fit(
     )
     parts = Parts(about, model, like, found, rest, schedule, train_loader, validation)
     file = None if checkpoint is None else Path(checkpoint)
-    return train(Run(parts, epochs, seed, patience, file, progress))
+    return train(Run(parts, epochs, seed, patience, file, checkpoint_every, progress))
 
 
 @dataclass(frozen=True)
@@ -141,9 +156,9 @@ def fit_ensemble(
     Arguments:
         make_model: a function that makes a module with fresh weights, drawn from torch's global stream, which
             is seeded for every member and put back.
-        method, options: as in `fit`; plain networks make the deep ensemble.
+        method: as in `fit`; plain networks make the deep ensemble.
         seed: member m has the seed `seed + m`.
-        checkpoint: as in `fit`; member m has the file `checkpoint.m`.
+        checkpoint, options: as in `fit`; member m has the file `checkpoint.m`.
     """
     check_count("members", members)
     if isinstance(make_model, nn.Module):

@@ -24,7 +24,7 @@ from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.posterior import Posterior, check_request
 from bayescore.nn.prediction import collected
 
-__all__ = ["WeightPosterior", "Weights"]
+__all__ = ["WeightPosterior", "Weights", "put_back_on_failure", "write"]
 
 Weights = dict[str, Tensor]
 
@@ -192,3 +192,17 @@ def write(live: dict[str, Tensor], values: Weights) -> None:
         for name, value in values.items():
             live[name].copy_(value)
     torch.clear_autocast_cache()  # it keeps copies of weights that have just changed
+
+
+@contextmanager
+def put_back_on_failure(*modules: nn.Module) -> Iterator[None]:
+    """Give modules their own numbers back if the block fails."""
+    own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    before = [tensor.detach().clone() for tensor in own]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for tensor, value in zip(own, before, strict=True):
+                tensor.copy_(value)
+        raise

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bayescore.checks import check_count
 from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.noise import Noise, Placed, drawn
@@ -182,9 +183,8 @@ class BaM(Shell):
         options = {
             key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
         }
-        options.update(
-            first=-2, reached=[], update_in_backward=False
-        )  # step whose d is kept, tensors that it had gradients of
+        # the step whose d is kept, and the tensors that it had gradients of
+        options.update(first=-2, reached=[], update_in_backward=False)
         super().__init__(params, options.pop("num_data"), options)
 
     def _rate(self, group: dict[str, Any]) -> float:
@@ -200,6 +200,7 @@ class BaM(Shell):
         positive("damping", group["damping"])
         if group["samples"] < 2:
             raise ValueError(f"BaM needs samples of at least 2; got {group['samples']}")
+        check_count("first", group["first"], -2)
 
     def _start(self, member: Member, mean: Tensor) -> None:
         super()._start(member, mean)
@@ -279,10 +280,8 @@ class BaM(Shell):
         reached = [m.number for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
         for group in self.param_groups:
             if reached != group["reached"]:
-                group[
-                    "first"
-                ] = -2  # a tensor that had no gradient in one of two steps has nothing to compare
-                group["reached"] = reached
+                # a tensor that had no gradient in one of two steps has nothing to compare
+                group["first"], group["reached"] = -2, reached
         moved = super()._finish(draws)
         for group in self.param_groups:
             if not moved or group["published"]:

@@ -12,17 +12,20 @@ __all__ = ["check_checkpoint", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
 NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
+SQUARES = ("second_m", "second_r", "square")  # running means of squares
 
 
 def check_checkpoint(
     state_dict: dict[str, Any],
     groups: Groups,
     method: str,
+    options: Callable[[dict[str, Any], dict[str, Any]], None],
     started: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Tensor]],
 ) -> None:
     """Raise unless the state dict was made by `method` for parameters like those of `groups`.
 
     Arguments:
+        options: raises unless the options and counters of a saved group make sense for a group.
         started: the state that parameter number j of a group starts with under the options of a saved group,
             as tensors without storage.
     """
@@ -30,7 +33,9 @@ def check_checkpoint(
         saved, state = state_dict["param_groups"], state_dict["state"]
         sizes = [len(group["params"]) for group in saved]
         made_by = saved[0]["method"]
-    except (KeyError, TypeError, IndexError) as error:
+        keys = {key for group in saved for key in group["params"]}
+        strange = [key for key, row in state.items() if key not in keys or not isinstance(row, dict)]
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"this is not a state dict of a bayescore optimizer: {error!r}") from error
     if made_by != method:
         raise ValueError(f"the checkpoint was made by {made_by} and this optimizer is {method}")
@@ -39,35 +44,64 @@ def check_checkpoint(
         raise ValueError(
             f"the checkpoint is of another model: it has groups of {sizes} parameters, this one {here}"
         )
+    if strange:
+        raise ValueError(f"the checkpoint is damaged: its state {strange[0]!r} is not that of a parameter")
     for old, new in zip(saved, groups, strict=True):
         lacking = [name for name in new if name not in old and name not in NOT_OPTIONS]
         if lacking:
             raise ValueError(
                 f"the checkpoint is damaged, or older than this version: it lacks {lacking[0]!r}"
             )
+        try:
+            options(old, new)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
         for j, (key, p, name, other) in enumerate(_rows(old, new)):
             if name != other:
                 raise ValueError(
                     f"the checkpoint is of another model: it calls a parameter {other!r}, this one {name!r}"
                 )
             found, called = state.get(key, {}), name or f"parameter {key}"
-            mean = found.get("mean") if isinstance(found, dict) else None
+            mean = found.get("mean")
             if isinstance(mean, Tensor) and mean.shape != p.shape:
                 raise ValueError(
                     f"the checkpoint is of another model: {called} has the shape {tuple(mean.shape)} there "
                     f"and {tuple(p.shape)} here"
                 )
-            if found != {}:
+            if found:
                 _check_tensors(found, started(new, old, j), called)
 
 
-def _check_tensors(found: Any, wanted: dict[str, Tensor], called: str) -> None:
-    """Raise unless a parameter's tensors are those it starts with; lists of them may have grown."""
-    for what, like in wanted.items():
-        value = found.get(what) if isinstance(found, dict) else None
+def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str) -> None:
+    """Raise unless a parameter's tensors are like those it starts with; lists of them may have grown.
+
+    Others, left from options that have changed since, have the parameter's shape.
+    """
+    for what in {**wanted, **found}:
+        value, like = found.get(what), wanted.get(what, wanted["mean"])
         lead = 1 if like.dim() and not len(like) else 0
-        if not isinstance(value, Tensor) or value.shape[lead:] != like.shape[lead:]:
-            raise ValueError(f"the checkpoint is damaged: {what} of {called} is missing or of another shape")
+        if (
+            not isinstance(value, Tensor)
+            or what.startswith("sum_")  # of a step that was not finished
+            or not value.is_floating_point()
+            or value.dim() != like.dim()
+            or value.shape[lead:] != like.shape[lead:]
+        ):
+            raise ValueError(
+                f"the checkpoint is damaged: {what} of {called} is missing or of another shape or kind"
+            )
+        if not _possible(what, value):
+            raise ValueError(f"the checkpoint is damaged: {what} of {called} holds impossible numbers")
+
+
+def _possible(what: str, value: Tensor) -> bool:
+    """Whether these can be numbers of a posterior."""
+    if what == "moments":  # mean slopes have any sign; of a loss that explodes, their squares are infinite
+        return bool((value[1:] >= 0).all()) and not bool(value.isnan().any())
+    sound = bool(value.isfinite().all())
+    if what == "sd":
+        return sound and bool((value > 0).all())
+    return sound and (what not in SQUARES or bool((value >= 0).all()))
 
 
 def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tensor, str, str]]:
@@ -75,6 +109,8 @@ def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tenso
     names, others = new.get("param_names", blank), old.get("param_names", blank)
     if "param_names" not in new or "param_names" not in old:
         names = others = blank
+    if not isinstance(others, list) or len(others) != len(names):
+        raise ValueError("the checkpoint is damaged: its names of parameters are not one for each")
     yield from zip(old["params"], new["params"], names, others, strict=True)
 
 

@@ -15,7 +15,7 @@ from bayescore.optim.sampling import Sampling
 
 __all__ = ["Keeping"]
 
-STOPPED = 1e-300  # a rate of 0, where a schedule has ended, is no mistake
+STOPPED = 1e-12  # a rate of 0, where a schedule has ended, is no mistake, nor what rounding leaves of it
 
 
 class Keeping(Sampling):
@@ -52,6 +52,16 @@ class Keeping(Sampling):
                 group["prior_mean"] = "given"  # every trained tensor has its own in its state
         return found
 
+    def _check_saved(self, saved: dict[str, Any], group: dict[str, Any]) -> None:
+        """Raise unless a checkpoint's group makes sense in the place of a group."""
+        lr = saved["lr"]
+        stopped = isinstance(lr, float | int) and abs(lr) < STOPPED
+        asked = {**saved, "params": group["params"], "lr": STOPPED if stopped else lr}
+        check_group(asked)
+        self._check(asked)
+        if saved["draws"] or saved["absorbed"]:
+            raise ValueError("it was written in the middle of a step")
+
     def _started(self, group: dict[str, Any], saved: dict[str, Any], j: int) -> dict[str, Tensor]:
         """What parameter j of a group starts with under the options of a checkpoint, without storage."""
         options = {name: saved.get(name, value) for name, value in group.items() if name != "params"}
@@ -62,17 +72,16 @@ class Keeping(Sampling):
             self._start(member, mean)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
+        if isinstance(options["prior_mean"], str):
+            member.state["prior_mean"] = mean
         return member.state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state dict of the same method and the same parameters, bitwise."""
         if self._open:
             raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
-        check_checkpoint(state_dict, self.param_groups, type(self).__name__, self._started)
-        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
-            asked = {**saved, "params": group["params"], "lr": max(saved["lr"], STOPPED)}
-            check_group(asked)
-            self._check(asked)
+        method = type(self).__name__
+        check_checkpoint(state_dict, self.param_groups, method, self._check_saved, self._started)
         priors = [group["prior_mean"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, prior in zip(self.param_groups, priors, strict=True):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
+from difflib import SequenceMatcher
 from typing import Any
 
 import torch
@@ -10,8 +13,12 @@ from torch import Tensor
 
 from bayescore.checks import check_count
 
-__all__ = ["check_group", "check_prior_names", "prior_tensor", "start_sd"]
+__all__ = ["COUNTERS", "check_group", "check_prior_names", "prior_tensor", "start_sd"]
 
+#: what a group counts
+COUNTERS = ("step", "updates", "draws", "absorbed", "skipped", "skipped_in_a_row", "last_draws")
+
+SLIP = 0.8  # likeness of two words from which one is taken for the other, misspelt: "wieght" has 0.83
 #: widest standard deviation that weights start with unless the user says so, and as a share of their size
 WIDEST_START, WIDEST_SHARE = 0.05, 0.5
 
@@ -28,7 +35,9 @@ def check_group(group: dict[str, Any]) -> None:
     check_count("num_data", group["num_data"])
     for name in ("samples", "accumulate", "max_skips"):
         check_count(name, group[name])
-    for name in ("temperature", "lr"):
+    for name in ("watch", *COUNTERS):
+        check_count(name, group[name], 0)
+    for name in ("temperature", "lr", "pace"):
         positive(name, group[name])
     positive("prior_sd", group["prior_sd"], infinite=True)
     if group["weight_decay"] != 0:
@@ -73,16 +82,44 @@ def _check_prior_mean(group: dict[str, Any]) -> None:
 
 
 def check_prior_names(groups: list[dict[str, Any]]) -> None:
-    """Raise where a state dict of prior means names none of the parameters: it is that of another model."""
+    """Look for mistakes in the names of prior means.
+
+    A state dict that names none of the parameters is that of another model, and refused. It may lack some (a
+    new head) and have others (buffers, another head); one it lacks beside another that is nearly spelt like
+    it is worth a warning.
+    """
     named = [group for group in groups if isinstance(group["prior_mean"], dict)]
-    names = [name for group in named for name in group["param_names"]]
-    given = [name for group in named for name in group["prior_mean"]]
+    names = {
+        name: p for group in named for name, p in zip(group["param_names"], group["params"], strict=True)
+    }
+    given = {name: value for group in named for name, value in group["prior_mean"].items()}
     if names and not set(names) & set(given):
-        other = f"its first name is {given[0]!r}" if given else "it is empty"
+        other = f"its first name is {next(iter(given))!r}" if given else "it is empty"
+        first = next(iter(names))
         raise ValueError(
-            f"prior_mean names none of the parameters: {other}, the first parameter is {names[0]!r}; "
+            f"prior_mean names none of the parameters: {other}, the first parameter is {first!r}; "
             "rename its entries (a prefix such as 'module.'?), or pass 0 for a prior centred at zero"
         )
+    lacking = [name for name in names if name not in given]
+    for other in (other for other in given if other not in names):
+        for name in lacking:
+            if getattr(given[other], "shape", None) == names[name].shape and _misspelt(other, name):
+                warnings.warn(
+                    f"prior_mean has {other!r}, which is no parameter of the optimizer, and lacks {name!r}, "
+                    "whose prior is therefore centred at zero; rename the entry, or leave it out",
+                    UserWarning,
+                    stacklevel=4,
+                )
+
+
+def _misspelt(one: str, two: str) -> bool:
+    """Whether two names differ in one of their parts, and in that by a slip; layers 1 and 2 are no slip."""
+    pairs = zip(one.split("."), two.split("."), strict=False)
+    apart = [(a, b) for a, b in pairs if a != b]
+    if one.count(".") != two.count(".") or len(apart) != 1:
+        return False
+    a, b = apart[0]
+    return re.findall(r"\d+", a) == re.findall(r"\d+", b) and SequenceMatcher(None, a, b).ratio() >= SLIP
 
 
 def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor | None:

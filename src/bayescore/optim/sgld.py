@@ -96,6 +96,7 @@ class SGLD(Shell):
         check_count("burn_in", group["burn_in"], 0)
         check_count("thin", group["thin"])
         check_count("keep", group["keep"], 2)
+        check_count("kept", group["kept"], 0)
         if group["average"]:
             raise ValueError("SGLD has no average: the predictions of its kept states are averaged")
 

@@ -17,7 +17,7 @@ from bayescore.optim.draws import collect_draw
 from bayescore.optim.fused import Pass, Rule, keep_heap
 from bayescore.optim.misuse import version
 from bayescore.optim.noise import Noise, hashed, is_hashed, key_of, torch_normal
-from bayescore.optim.options import check_group, check_prior_names, prior_tensor, start_sd
+from bayescore.optim.options import COUNTERS, check_group, check_prior_names, prior_tensor, start_sd
 
 __all__ = ["WeightState"]
 
@@ -28,17 +28,8 @@ class WeightState(torch.optim.Optimizer):
     def __init__(self, params: Any, num_data: int, options: dict[str, Any]) -> None:
         self._prepare()
         keep_heap()
-        counters = {
-            "step": 0,
-            "updates": 0,
-            "draws": 0,
-            "absorbed": 0,
-            "skipped": 0,
-            "skipped_in_a_row": 0,
-            "last_draws": 0,
-        }
         given = {"num_data": num_data, "pace": 1.0, "watch": 0, **options, "method": type(self).__name__}
-        super().__init__(params, {**given, **counters})
+        super().__init__(params, {**given, **dict.fromkeys(COUNTERS, 0)})
         check_prior_names(self.param_groups)
 
     def _prepare(self) -> None:
