@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayescore.nn.inputs import Inputs
 from bayescore.nn.posterior import Posterior
 from bayescore.nn.resume import Parts, Record, restore, store
 from bayescore.nn.validation import nll, pair
@@ -129,10 +130,11 @@ def _pass(parts: Parts, place: torch.device) -> float:
     model.train()
     total, count = 0.0, 0
     for batch in parts.loader:
-        x, y = (part.to(place) for part in pair(batch))
+        x, y = pair(batch)
+        x, y = x.to(place), y.to(place)
 
-        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-            loss: Tensor = like(model(x), y)
+        def closure(x: Inputs = x, y: Tensor = y) -> Tensor:
+            loss: Tensor = like(x.run(model), y)
             loss.backward()
             return loss.detach()
 
