@@ -30,7 +30,7 @@ class Inputs:
             found = cls((), dict(x))
         else:
             found = cls(tuple(x) if isinstance(x, tuple | list) else (x,), {})
-        parts = {**dict(enumerate(found.args)), **found.named}
+        parts: dict[Any, Any] = {**dict(enumerate(found.args)), **found.named}
         if not parts or not all(isinstance(part, Tensor) for part in parts.values()):
             raise TypeError(
                 "inputs must be a tensor, a tuple of tensors, or a mapping of argument names to tensors; "
