@@ -147,7 +147,7 @@ def test_mistakes_are_named_before_training() -> None:
         bnn.fit(network(), loader(32, 0), patience=2)
     with pytest.raises(TypeError, match="wrap it in a DataLoader"):
         bnn.fit(network(), data)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"pair of tensors.*got a dict"):
+    with pytest.raises(TypeError, match=r"a pair, inputs and a tensor of targets.*got a dict"):
         bnn.fit(network(), [{"x": x, "y": y}], num_data=32)
     with pytest.raises(TypeError, match="got a tuple of Tensor, Tensor, Tensor"):
         bnn.fit(network(), [(x, y, y)], num_data=32)

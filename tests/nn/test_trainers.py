@@ -1,18 +1,30 @@
-"""Training frameworks: one that hands a closure to the optimizer, and one that calls backward by itself."""
+"""Training frameworks: one that hands a closure to the optimizer, and one that calls backward by itself.
+
+Imitations of both run everywhere; Lightning and the Hugging Face Trainer themselves, by the recipes of the
+page on networks, where they are installed.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from small_networks import NETWORKS, SHELLS, Case, same_state
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from toy_problem import loader, rings
 
+from bayescore.operators import declare_vision_operators
+from bayescore.optim import ProximalScore
 from bayescore.optim.base import Shell
 
 CASE = NETWORKS["mlp"]
+PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
 
 
 class ClosureTrainer:
@@ -109,3 +121,141 @@ def test_an_exception_in_a_closure_leaves_the_mean_in_the_module() -> None:
     with pytest.raises(KeyError):
         opt.step(closure)
     assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+
+
+# -- the frameworks themselves -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Runs the page's recipes that hold a word; returns the names they leave."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(word: str) -> dict[str, Any]:
+        names = {"__name__": "recipes", "torch": torch, "nn": nn, "F": F, "ProximalScore": ProximalScore}
+        names["loader"] = loader(256, 0)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for code in re.findall(r"^```py\n(.*?)^```", PAGE, re.M | re.S):
+                if word in code:
+                    exec(compile(code, "networks.md", "exec"), names)
+        return names
+
+    return run
+
+
+def close(one: Shell, two: Shell) -> bool:
+    """Whether two optimizers have the same posterior up to rounding."""
+    a, b = one.state_dict()["state"], two.state_dict()["state"]
+    return all(torch.allclose(a[k][n], b[k][n], rtol=1e-4, atol=1e-6) for k in a for n in ("mean", "sd"))
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestLightning:
+    @pytest.fixture(autouse=True)
+    def installed(self) -> Any:
+        declare_vision_operators()
+        return pytest.importorskip("lightning", reason="needs lightning")
+
+    @staticmethod
+    def fitted(module: Any, batches: Any, **options: Any) -> Any:
+        import lightning
+
+        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        trainer = lightning.Trainer(accelerator="cpu", **quiet, **options)  # type: ignore[arg-type]
+        trainer.fit(module, batches)
+        return trainer
+
+    def test_the_recipe_learns_and_predicts(self, recipes: Callable[[str], dict[str, Any]]) -> None:
+        x, y = rings(256, 0)
+        prediction = recipes("Classifier")["posterior"].predict(x)
+        assert (prediction.classes == y).float().mean() > 0.75
+        assert (prediction.mutual_information > 0).all()
+
+    @pytest.mark.parametrize("samples", [1, 2])
+    def test_automatic_optimization_takes_the_steps_of_a_loop(self, samples: int) -> None:
+        import lightning
+
+        class Module(lightning.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = CASE.module()
+
+            def training_step(self, batch: Any, index: int) -> Tensor:
+                return CASE.loss(self.net, *batch)
+
+            def configure_optimizers(self) -> Any:
+                return ProximalScore(self.parameters(), 50, samples=samples)
+
+        batches: Any = [CASE.batch(seed=i) for i in range(4)]
+        trainer = self.fitted(Module(), DataLoader(batches, batch_size=None), max_epochs=1)
+        hand = by_hand(lambda p, n: ProximalScore(p, n, samples=samples), 4, samples)
+        assert same_state(trainer.optimizers[0], hand)
+
+    def test_batches_in_parts_take_the_steps_of_whole_batches(
+        self, recipes: Callable[[str], dict[str, Any]]
+    ) -> None:
+        names = recipes("Classifier")
+        start = names["Classifier"]().state_dict()
+        found = []
+        for kind in ("Classifier", "InParts"):
+            module = names[kind]()
+            module.load_state_dict(start)
+            found.append(self.fitted(module, loader(256, 0), max_epochs=2))
+        assert [trainer.global_step for trainer in found] == [16, 16]
+        assert close(*(trainer.optimizers[0] for trainer in found))
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestHuggingFace:
+    @pytest.fixture(autouse=True)
+    def installed(self) -> Any:
+        declare_vision_operators()
+        pytest.importorskip("accelerate", reason="needs accelerate")
+        return pytest.importorskip("transformers", reason="needs transformers")
+
+    def test_the_recipe_learns_and_predicts(self, recipes: Callable[[str], dict[str, Any]]) -> None:
+        names = recipes("BayesianTrainer")
+        labels = (names["words"][:, 0] > 10).long()
+        assert (names["prediction"].classes == labels).float().mean() > 0.9
+        assert "320 updates" in names["opt"].status
+
+    def test_the_trainer_takes_the_steps_of_a_loop_whole_or_in_parts(
+        self, recipes: Callable[[str], dict[str, Any]]
+    ) -> None:
+        """One batch holds all data, so that their order does not count."""
+        names = recipes("(Trainer):")
+        from transformers import Trainer, TrainingArguments
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = CASE.module()
+
+            def forward(self, x: Tensor, labels: Tensor) -> Any:
+                return {"loss": CASE.loss(self.net, x, labels)}
+
+        x, y = CASE.batch()
+        options: dict[str, Any] = {"max_steps": 4, "lr_scheduler_type": "constant", "max_grad_norm": 0}
+        quiet: dict[str, Any] = {
+            "use_cpu": True,
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
+        arguments = TrainingArguments("run", per_device_train_batch_size=8, **options, **quiet)
+        data = [{"x": row, "labels": label} for row, label in zip(x, y, strict=True)]
+        module = Net()
+        hand = ProximalScore(module.parameters(), 50)
+        for _ in range(4):
+            with hand.sample():
+                module(x, y)["loss"].backward()
+            hand.step()
+            hand.zero_grad()
+        for trainer, accumulate in (("BayesianTrainer", 1), ("InPartsTrainer", 4)):
+            module = Net()
+            opt = ProximalScore(module.parameters(), 50, accumulate=accumulate)
+            names[trainer](module, arguments, train_dataset=data, optimizers=(opt, None)).train()
+            assert close(opt, hand)
+        with pytest.raises(RuntimeError, match=r"with opt\.sample\(\)"):
+            Trainer(Net(), arguments, train_dataset=data, optimizers=(opt, None)).train()

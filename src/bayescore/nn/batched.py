@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bayescore.nn.activations import ACTIVATIONS
+from bayescore.nn.inputs import Inputs
 from bayescore.nn.swapped import call_with
 
 __all__ = ["batchable", "batched"]
@@ -35,9 +36,9 @@ def batchable(model: nn.Module, rows: int) -> bool:
     )
 
 
-def batched(model: nn.Module, draws: list[dict[str, Tensor]], parts: tuple[Tensor, ...]) -> Tensor:
+def batched(model: nn.Module, draws: list[dict[str, Tensor]], inputs: Inputs) -> Tensor:
     """Outputs (draws, n, ...); what the draws do not name is taken from the module."""
     live = dict(model.named_parameters())
     stacked = {name: torch.stack([draw[name].to(live[name]) for draw in draws]) for name in draws[0]}
-    found: Tensor = vmap(lambda weights: call_with(model, weights, parts))(stacked)
+    found: Tensor = vmap(lambda weights: call_with(model, weights, inputs.args, inputs.named))(stacked)
     return found

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bayescore.nn.inputs import Inputs
+
 __all__ = ["recalibrated", "to_train_mode"]
 
 
@@ -38,7 +40,7 @@ def recalibrated(model: nn.Module, batches: Iterable[Any], device: torch.device)
         for batch in batches:
             seen = True
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
-            model(inputs.to(device))
+            Inputs.of(inputs).to(device).run(model)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum

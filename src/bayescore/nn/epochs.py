@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bayescore.nn.batchnorm import to_train_mode
+from bayescore.nn.inputs import Inputs
 from bayescore.nn.posterior import Posterior
 from bayescore.nn.resume import Parts, Record, Within, restore, store
 from bayescore.nn.validation import nll, pair
@@ -141,8 +142,8 @@ def _pass(run: Run, record: Record, start: float) -> float:
         parts.put_streams(done.streams)
     record.within = done
     for batch in batches:
-        x, y = (part.to(parts.place) for part in pair(batch))
-        loss = _step(parts, x, y)
+        x, y = pair(batch)
+        loss = _step(parts, x.to(parts.place), y.to(parts.place))
         done.batches, done.count = done.batches + 1, done.count + len(x)
         done.total += loss * len(x)
         if run.checkpoint is not None and run.every is not None and done.batches % run.every == 0:
@@ -153,12 +154,12 @@ def _pass(run: Run, record: Record, start: float) -> float:
     return done.total / done.count
 
 
-def _step(parts: Parts, x: Tensor, y: Tensor) -> float:
+def _step(parts: Parts, x: Inputs, y: Tensor) -> float:
     """One step of every optimizer; returns the loss."""
     optimizer = parts.recipe.optimizer
 
     def closure() -> Tensor:
-        loss: Tensor = parts.like(parts.model(x), y)
+        loss: Tensor = parts.like(x.run(parts.model), y)
         loss.backward()
         return loss.detach()
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Passes", "last_layer"]
+from bayescore.nn.inputs import Inputs, a_tensor
 
-Chunk = tuple[Tensor, ...]
+__all__ = ["Passes", "last_layer"]
 
 
 def last_layer(model: nn.Module, names: Iterable[str]) -> nn.Module | None:
@@ -40,7 +40,7 @@ class Passes:
         layer: the last layer, if nothing else changes from call to call.
     """
 
-    def __init__(self, model: nn.Module, chunks: Sequence[Chunk], layer: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module, chunks: Sequence[Inputs], layer: nn.Module | None) -> None:
         self.model, self.chunks, self.layer = model, chunks, layer
         self.place = next(model.parameters()).device
         self._inputs: list[Any] = []  # of the last layer
@@ -53,18 +53,27 @@ class Passes:
             self._checked = True
             layer = self.layer = layer if self._agrees(layer) else None
         if layer is None:
-            return [self.model(*self.moved(chunk)) for chunk in self.chunks]
+            return [self._whole(chunk) for chunk in self.chunks]
         if not self._inputs:
             return [self._first(layer, chunk) for chunk in self.chunks]
         return [layer(*args, **named) for args, named in self._inputs]
 
-    def _first(self, layer: nn.Module, chunk: Chunk) -> Any:
+    def _whole(self, chunk: Inputs) -> Tensor:
+        out = a_tensor(self.moved(chunk).run(self.model))
+        if len(self.chunks) > 1 and out.shape[:1] != (len(chunk),):
+            raise ValueError(
+                f"outputs {tuple(out.shape)} for {len(chunk)} rows cannot be joined to those of other rows; "
+                f"run all at once with batch_size={sum(map(len, self.chunks))}, or wrap the module"
+            )
+        return out
+
+    def _first(self, layer: nn.Module, chunk: Inputs) -> Tensor:
         seen: list[tuple[Any, Any]] = []
         hook = layer.register_forward_hook(
             lambda _, *call: seen.append((call[:2], call[2])), with_kwargs=True
         )
         with hook:
-            out = self.model(*self.moved(chunk))
+            out = self._whole(chunk)
         if len(seen) == 1 and seen[0][1] is out:
             self._inputs.append(seen[0][0])
         else:
@@ -72,7 +81,7 @@ class Passes:
         return out
 
     def _agrees(self, layer: nn.Module) -> bool:
-        whole = self.model(*(part[:1] for part in self.moved(self.chunks[0])))
+        whole = self._whole(self.chunks[0][:1])
         args, named = self._inputs[0]
         alone = layer(*args, **named)[:1]
         if not alone.numel():
@@ -80,6 +89,6 @@ class Passes:
         tolerance = 1e-2 if alone.dtype in (torch.bfloat16, torch.float16) else 1e-4
         return torch.allclose(whole, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
 
-    def moved(self, chunk: Chunk) -> Chunk:
+    def moved(self, chunk: Inputs) -> Inputs:
         """A chunk on the model's device, copied: a forward method may work on its inputs in place."""
-        return tuple(part.to(self.place, copy=True) for part in chunk)
+        return chunk.to(self.place, copy=True)

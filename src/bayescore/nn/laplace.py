@@ -138,18 +138,18 @@ class LaplacePosterior(WeightPosterior):
         recalibrate: Iterable[Any] | None = None,
     ) -> Any:
         """As `Posterior.predict`, from the linearised network (2); `samples` draws of its outputs."""
-        parts = check_request(x, samples, batch_size)
+        inputs = check_request(x, samples, batch_size)
         if recalibrate is not None:
             raise ValueError("a linearised network keeps its BatchNorm statistics; leave out recalibrate=")
-        if len(parts) > 1:
-            raise ValueError(f"laplace-torch takes modules of one input; got {len(parts)}")
+        if inputs.named or len(inputs.args) > 1:
+            raise ValueError("laplace-torch takes modules of one input; give it as a tensor, without a name")
         place = next(iter(self.mean.values())).device
         fast = self.weights == "last" and self.structure != "full"
         count = self.approximation.n_outputs
         row = 4 * count * (count if fast else self.approximation.n_params)
         rows = []
         with torch.no_grad():
-            for chunk in parts[0].split(batch_size or max(1, PASS_BYTES // row)):
+            for chunk in inputs.args[0].split(batch_size or max(1, PASS_BYTES // row)):
                 if fast:
                     f, V = last_layer_logits(self.approximation, chunk.to(place), self.structure)
                 else:
@@ -163,8 +163,10 @@ class LaplacePosterior(WeightPosterior):
             return ValuePrediction(samples, torch.stack(list(draws)), self.likelihood)
         variance = root.square().sum(2)
         probs = (f / (1 + math.pi / 8 * variance).sqrt()).softmax(1)  # (3)
-        doubt = torch.stack([entropy(draw.softmax(1)) for draw in draws]).mean(0)
-        return ClassPrediction(samples, probs, doubt)
+        doubt = torch.zeros_like(f[:, 0])
+        for draw in draws:
+            doubt += entropy(draw.softmax(1))
+        return ClassPrediction(samples, probs, doubt / samples)
 
     # -- file ------------------------------------------------------------------------------------------
 

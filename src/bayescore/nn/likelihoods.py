@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayescore.checks import unknown_name
+from bayescore.nn.inputs import a_tensor
 
 __all__ = [
     "Bernoulli",
@@ -50,7 +51,7 @@ class Likelihood(nn.Module):
         raise TypeError(f"{type(self).__name__} has no log density")
 
     def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return -self.log_prob(outputs, y).mean()  # (1)
+        return -self.log_prob(a_tensor(outputs), y).mean()  # (1)
 
     def probs(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
         """Class probabilities (n, K), for classes."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_number
+from bayescore.nn.inputs import Inputs
 from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.weights import WeightPosterior, Weights
 
@@ -53,7 +54,7 @@ class PointPosterior(WeightPosterior):
         if self.likelihood.kind == "values":
             raise ValueError(f"a temperature divides logits; the likelihood {self.likelihood.name} has none")
         plain = self._with(1.0)
-        rows = [(*plain.outputs((x,), 1), y) for x, y in validation]
+        rows = [(*plain.outputs(Inputs.of(x), 1), y) for x, y in validation]
         if not rows:
             raise ValueError("the validation loader gave no batch")
         logits = torch.cat([row[0] for row in rows]).double()

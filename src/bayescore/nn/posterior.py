@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from bayescore.checks import check_count
+from bayescore.nn.inputs import Inputs
 from bayescore.nn.likelihoods import Likelihood
 
 __all__ = ["Posterior", "check_request"]
@@ -36,10 +37,13 @@ class Posterior(ABC):
         """Predict from `samples` draws.
 
         Arguments:
-            x: the module's input, a tensor or a tuple of tensors with one first dimension.
+            x: the module's inputs, with one first dimension: a tensor, a tuple or list of tensors for
+                `module(*x)`, or a mapping of names to tensors for `module(**x)`. The module returns a tensor,
+                or an object whose `.logits` are taken.
             samples: draws of the network.
             seed: of the draws; the same seed gives the same prediction, whatever the batch size.
-            batch_size: rows per forward pass; all at once by default.
+            batch_size: rows per forward pass; by default 1,000, which bounds the memory of activations (for
+                Laplace as many as 256 MB of Jacobians or covariances allow).
             recalibrate: batches (inputs, or tuples that begin with them) from which BatchNorm's statistics
                 are estimated anew for every draw.
 
@@ -73,9 +77,9 @@ class Posterior(ABC):
         return load_posterior(path, model, likelihood)
 
 
-def check_request(x: Any, samples: int, batch_size: int | None) -> tuple[Tensor, ...]:
-    """The inputs as a tuple, after the counts have been checked."""
+def check_request(x: Any, samples: int, batch_size: int | None) -> Inputs:
+    """The inputs, after they and the counts have been checked."""
     check_count("samples", samples)
     if batch_size is not None:
         check_count("batch_size", batch_size)
-    return tuple(x) if isinstance(x, tuple | list) else (x,)
+    return Inputs.of(x)

@@ -11,18 +11,23 @@ from torch.func import functional_call
 __all__ = ["call_with"]
 
 
-def call_with(model: nn.Module, values: Mapping[str, Tensor], inputs: tuple[Any, ...]) -> Any:
+def call_with(
+    model: nn.Module,
+    values: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    named: dict[str, Any] | None = None,
+) -> Any:
     """The outputs with `values` in the place of the parameters and buffers they name.
 
     A tensor that several modules share is replaced in all of them, and a module that is used twice once:
     torch's own tying replaces it twice and puts the replacement back for good.
     """
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    new = {id(named[name]): value for name, value in values.items()}
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    new = {id(own[name]): value for name, value in values.items()}
     places = {
         f"{prefix}.{name}" if prefix else name: new[id(tensor)]
         for prefix, module in model.named_modules()
         for name, tensor in (*module._parameters.items(), *module._buffers.items())
         if id(tensor) in new
     }
-    return functional_call(model, places, inputs, tie_weights=False)
+    return functional_call(model, places, args, named, tie_weights=False)

@@ -59,7 +59,7 @@ def fit(
 
     Arguments:
         model: any module; it is trained in place, on the device it is on.
-        train_loader: batches (inputs, targets).
+        train_loader: batches (inputs, targets); inputs as in `Posterior.predict`.
         likelihood: a name, a Likelihood, or a callable (outputs, targets) to the mean negative
             log-likelihood.
         method: "proximal", "advi", "bam", "sgld"; "plain" for the MAP estimate by Adam; "dropout" for the

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayescore.nn.inputs import Inputs, a_tensor, described
 from bayescore.nn.likelihoods import Function, Likelihood
 from bayescore.nn.posterior import Posterior
 
@@ -17,19 +18,17 @@ __all__ = ["check_mean_loss", "nll", "pair"]
 VALIDATION_DRAWS = 5
 
 
-def pair(batch: Any) -> tuple[Tensor, Tensor]:
+def pair(batch: Any) -> tuple[Inputs, Tensor]:
     """Inputs and targets of a batch."""
     if (
         isinstance(batch, tuple | list)
         and len(batch) == 2
-        and all(isinstance(part, Tensor) for part in batch)
+        and isinstance(batch[0], Tensor | tuple | list | Mapping)
+        and isinstance(batch[1], Tensor)
     ):
-        return batch[0], batch[1]
-    what = type(batch).__name__
-    if isinstance(batch, tuple | list):
-        what += f" of {', '.join(type(part).__name__ for part in batch)}"
+        return Inputs.of(batch[0]), batch[1]
     raise TypeError(
-        f"a batch must be a pair of tensors, inputs and targets; got a {what}: "
+        f"a batch must be a pair, inputs and a tensor of targets; got {described(batch)}: "
         "let the loader's collate_fn make pairs, or write the loop yourself (`with opt.sample():`)"
     )
 
@@ -41,7 +40,7 @@ def nll(
     total, count = 0.0, 0
     for batch in batches:
         x, y = pair(batch)
-        prediction = posterior.predict(x.to(place), draws)
+        prediction = posterior.predict(x, draws)
         y = y.to(place)
         if isinstance(posterior.likelihood, Function):
             losses = [float(posterior.likelihood(o, y)) for o in prediction.outputs]
@@ -68,7 +67,7 @@ def check_mean_loss(model: nn.Module, like: Likelihood, loader: Iterable[Any]) -
     modes = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad():
-        out = model(x)
+        out = a_tensor(x.run(model))
     for module, mode in modes.items():
         module.training = mode
     whole, one, two = _halves(like, out, y, 0)

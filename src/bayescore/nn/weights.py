@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from bayescore.nn.batched import GROUP, batchable, batched
 from bayescore.nn.batchnorm import recalibrated
 from bayescore.nn.head import Passes, last_layer
+from bayescore.nn.inputs import Inputs
 from bayescore.nn.likelihoods import Likelihood, frozen
 from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.posterior import Posterior, check_request
@@ -145,27 +146,25 @@ class WeightPosterior(Posterior):
         recalibrate: Iterable[Any] | None = None,
     ) -> Any:
         """As `Posterior.predict`."""
-        parts = check_request(x, samples, batch_size)
+        inputs = check_request(x, samples, batch_size)
         batches = None if recalibrate is None else list(recalibrate)
         count = 1 if self.deterministic else samples
-        with closing(self.outputs(parts, count, seed, batch_size, batches)) as draws:
+        with closing(self.outputs(inputs, count, seed, batch_size, batches)) as draws:
             return collected(draws, self.likelihood)
 
     @torch.no_grad()
     def outputs(
         self,
-        parts: tuple[Tensor, ...],
+        inputs: Inputs,
         samples: int,
         seed: int = 0,
         batch_size: int | None = None,
         batches: list[Any] | None = None,
     ) -> Generator[Tensor, None, None]:
         """The outputs (n, ...) of one draw after the other, in float32 or float64."""
-        rows = len(parts[0])
-        size = max(1, rows if batch_size is None else min(batch_size, rows))
-        chunks = [tuple(part[i : i + size] for part in parts) for i in range(0, max(rows, 1), size)]
+        chunks = inputs.chunks(batch_size)
         same = samples > 1 and batches is None and self.weights_only  # but for the weights, from draw to draw
-        together = same and batchable(self.model, size)
+        together = same and batchable(self.model, len(chunks[0]))
         passes = Passes(self.model, chunks, last_layer(self.model, self.names) if same else None)
         with self._inside() as live:
             for first in range(0, samples, GROUP if together else 1):
