@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayescore.nn.bare import matched
 from bayescore.nn.checkpoint import read_state, write_state
 from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.recipes import Recipe
@@ -86,7 +87,9 @@ def restore(path: Path, parts: Parts) -> Record:
     """Put the run back to where the file left it; a file of another run is refused."""
     state = read_state(path)
     about = {**parts.about, "shapes": {name: list(value.shape) for name, value in parts.live.items()}}
-    known = state["about"]
+    here = matched(state["about"]["shapes"], parts.live)
+    shapes = {here[name]: shape for name, shape in state["about"]["shapes"].items()}
+    known = {**state["about"], "shapes": shapes}
     for key in {**about, **known}:
         if key not in about or key not in known or about[key] != known[key]:
             raise ValueError(
@@ -100,7 +103,7 @@ def restore(path: Path, parts: Parts) -> Record:
         found = unpacked(path, header, tensors, parts.model, parts.like)
         assert isinstance(found, WeightPosterior)
         record.best = found
-    write(parts.live, state["model"])
+    write(parts.live, {here[name]: value for name, value in state["model"].items()})
     parts.like.load_state_dict(state["likelihood"])
     parts.recipe.optimizer.load_state_dict(state["optimizer"])
     parts.schedule.load_state_dict(state["schedule"])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count
+from bayescore.nn.bare import matched
 from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.weights import WeightPosterior, Weights
 from bayescore.rng import generator
@@ -80,8 +81,9 @@ class SWAG:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
         self.count = state["count"]
+        here = matched(state["mean"], [name for name, p in self.model.named_parameters() if p.requires_grad])
         self.mean, self.square, self.deviations = (
-            {name: value.clone() for name, value in state[key].items()}
+            {here[name]: value.clone() for name, value in state[key].items()}
             for key in ("mean", "square", "deviations")
         )
 

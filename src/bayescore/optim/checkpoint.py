@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayescore.nn.bare import matched
+
 __all__ = ["check_checkpoint", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
@@ -75,6 +77,8 @@ def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tenso
     names, others = new.get("param_names", blank), old.get("param_names", blank)
     if "param_names" not in new or "param_names" not in old:
         names = others = blank
+    here = matched(others, names)
+    others = [here[name] for name in others]
     yield from zip(old["params"], new["params"], names, others, strict=True)
 
 
