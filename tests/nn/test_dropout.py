@@ -97,6 +97,8 @@ def test_attention_blocks_have_their_dropout_on() -> None:
 
 
 def test_modules_without_a_place_for_dropout_are_refused() -> None:
+    with pytest.raises(ValueError, match="leave p= out: its own dropout layers are on"):
+        bnn.DropoutPosterior(NETWORKS["attention"].module(), 0.1)
     with pytest.raises(ValueError, match="pass p="):
         bnn.DropoutPosterior(network())
     with pytest.raises(ValueError, match="no activation module"):

@@ -101,6 +101,38 @@ def test_the_prior_can_be_chosen_on_validation_data() -> None:
     assert loss(chosen.prior_sd) <= min(loss(other) for other in (0.01, 0.1, 1.0, 10.0)) + 1e-6
 
 
+class Head(nn.Module):
+    """A last layer whose weight may be used before it, or whose output after it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.body, self.head, self.how = nn.Linear(2, 2), nn.Linear(2, 2), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "before":
+            x = x @ self.head.weight
+        out: torch.Tensor = self.head(self.body(x).tanh())
+        return out.log_softmax(1) if self.how == "after" else out
+
+
+def test_a_curvature_that_would_be_wrong_is_refused() -> None:
+    """laplace-torch's own messages, or factors several times off, otherwise."""
+    with pytest.raises(
+        ValueError, match=r"head.weight is used 2 times .* use weights='all', structure='diag'"
+    ):
+        bnn.laplace(Head("before"), loader(8, 0))
+    with pytest.raises(ValueError, match=r"head.weight is used 2 times .*'kron' counts one"):
+        bnn.laplace(Head("before"), loader(8, 0), weights="all")
+    with pytest.raises(ValueError, match=r"more after its last layer, .* use weights='all'"):
+        bnn.laplace(Head("after"), loader(8, 0))
+    frozen = Head("last")
+    frozen.body.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="a part of body is frozen"):
+        bnn.laplace(frozen, loader(8, 0), weights="all")
+    for how in ("before", "after"):
+        bnn.laplace(Head(how), loader(8, 0), weights="all", structure="diag", prior_sd=1.0)
+
+
 def test_what_laplace_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="go together"):
         bnn.laplace(network(), loader(8, 0), prior_sd="validation")

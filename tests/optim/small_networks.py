@@ -26,9 +26,9 @@ class Convolutional(nn.Module):
 
 
 class Recurrent(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, cells: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()
-        self.cells = nn.LSTM(4, 5, batch_first=True)
+        self.cells = cells(4, 5, batch_first=True)
         self.head = nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,9 +89,10 @@ class Case:
 NETWORKS = {
     "mlp": Case(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), (4,)),
     "conv": Case(Convolutional, (1, 5, 5)),
-    "lstm": Case(Recurrent, (3, 4)),
+    "lstm": Case(lambda: Recurrent(nn.LSTM), (3, 4)),
     "attention": Case(Attention, (3, 4)),
     "tied": Case(Tied, (4,), classes=False),
+    "gru": Case(lambda: Recurrent(nn.GRU), (3, 4)),
 }
 
 SHELLS: dict[str, Callable[..., Shell]] = {

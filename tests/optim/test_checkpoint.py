@@ -140,6 +140,25 @@ def test_another_models_checkpoint_is_refused() -> None:
         opt.load_state_dict(torch.optim.SGD(model.parameters(), 0.1).state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's compiler loads its old one
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "module._orig_mod."])
+def test_a_checkpoint_of_a_wrapped_module_serves_the_bare_one_and_the_reverse(prefix: str) -> None:
+    """The prefixes are those of torch.compile, DistributedDataParallel, and both."""
+    compiled = torch.compile(MLP.module(), backend="eager")
+    assert next(name for name, _ in compiled.named_parameters()) == "_orig_mod.0.weight"
+    for there, here in ((prefix, ""), ("", prefix)):
+        model, other = MLP.module(), MLP.module(seed=3)
+        opt = ProximalScore([(there + name, p) for name, p in model.named_parameters()], 50)
+        train(opt, MLP, model, 2)
+        names = [here + name for name, _ in other.named_parameters()]
+        resumed = ProximalScore(zip(names, other.parameters(), strict=True), 50)
+        resumed.load_state_dict(opt.state_dict())
+        assert resumed.param_groups[0]["param_names"] == names
+        for o, m in ((opt, model), (resumed, other)):
+            train(o, MLP, m, 2, first=2)
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
 def test_a_refused_checkpoint_changes_nothing() -> None:
     model = MLP.module()
     opt = ProximalScore(model.parameters(), 50)

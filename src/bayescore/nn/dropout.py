@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayescore.nn.activations import ACTIVATIONS
+from bayescore.nn.bare import bare, eager
 from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.weights import WeightPosterior, Weights, write
 from bayescore.rng import generator
@@ -33,7 +34,8 @@ CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 class InsertedDropout:
     """Dropout with rate `p` after every activation module of `model`, on in train mode, until `remove()`.
 
-    Nothing is added to the module but hooks: names, weights and state dict stay as they are.
+    Nothing is added to the module but hooks: names, weights and state dict stay as they are. A graph that was
+    compiled before does not see them, so that compiled modules run uncompiled meanwhile.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> with InsertedDropout(model, 0.1):
@@ -42,15 +44,17 @@ class InsertedDropout:
 
     def __init__(self, model: nn.Module, p: float) -> None:
         self.p = check_rate(p)
-        self._handles = [place.register_forward_hook(self._drop) for place, _ in places(model, p, own=False)]
+        self._undo = ExitStack()
+        for place, _ in places(model, p, own=False):
+            self._undo.callback(place.register_forward_hook(self._drop).remove)
+        self._undo.enter_context(eager())
 
     def _drop(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:  # noqa: ARG002
         return F.dropout(output, self.p, module.training)
 
     def remove(self) -> None:
         """Take the dropout out again."""
-        for handle in self._handles:
-            handle.remove()
+        self._undo.close()
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +113,8 @@ class DropoutPosterior(WeightPosterior):
             return output * masks[key]  # (1)
 
         with ExitStack() as stack:
-            first = self.model.register_forward_pre_hook(lambda *_: calls.clear())
+            stack.enter_context(eager())
+            first = bare(self.model).register_forward_pre_hook(lambda *_: calls.clear())
             stack.callback(first.remove)
             for number, (place, p) in enumerate(self._places):
                 hook = place.register_forward_hook(
@@ -135,16 +140,17 @@ class DropoutPosterior(WeightPosterior):
 
 def places(model: nn.Module, p: float | None, own: bool = True) -> list[tuple[nn.Module, float]]:
     """The modules whose outputs are dropped, with their rates."""
-    found: list[tuple[nn.Module, float]] = []
-    if own:
-        found += [(m, m.p) for m in model.modules() if isinstance(m, UNITS + CHANNELS) and m.p > 0]
+    layers = [(m, m.p) for m in model.modules() if isinstance(m, UNITS + CHANNELS) and m.p > 0]
+    found: list[tuple[nn.Module, float]] = [*layers] if own else []
     if p is not None:
         rate = check_rate(p)
         active = [(m, rate) for m in model.modules() if isinstance(m, ACTIVATIONS)]
         if not active:
+            do = "use nn.ReLU() and its like instead of functions, or put nn.Dropout layers into it"
+            if layers:
+                do = "leave p= out: its own dropout layers are on, at their own rates"
             raise ValueError(
-                "the module has no activation module after which dropout could be inserted; "
-                "use nn.ReLU() and its like instead of functions, or put nn.Dropout layers into it"
+                f"the module has no activation module after which dropout could be inserted; {do}"
             )
         found += active
     if not found:

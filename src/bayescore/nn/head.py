@@ -9,11 +9,13 @@ second draw's weights, because a forward method may use a layer's weights elsewh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayescore.nn.bare import eager
 from bayescore.nn.inputs import Inputs, a_tensor
 
 __all__ = ["Passes", "last_layer"]
@@ -22,7 +24,7 @@ __all__ = ["Passes", "last_layer"]
 def last_layer(model: nn.Module, names: Iterable[str]) -> nn.Module | None:
     """The module that owns all parameters `names` and shares none of them, or None."""
     owners = {name.rpartition(".")[0] for name in names}
-    if len(owners) != 1 or hasattr(model, "_orig_mod"):  # hooks would break a compiled module's graph
+    if len(owners) != 1:
         return None
     (owner,) = owners
     layer = model.get_submodule(owner)
@@ -48,6 +50,10 @@ class Passes:
 
     def __call__(self) -> list[Tensor]:
         """Outputs chunk by chunk."""
+        with eager() if self.layer is not None else nullcontext():
+            return self._outputs()
+
+    def _outputs(self) -> list[Tensor]:
         layer = self.layer
         if layer is not None and self._inputs and not self._checked:
             self._checked = True

@@ -21,13 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_number, unknown_name
+from bayescore.nn.bare import bare, eager
+from bayescore.nn.inputs import Inputs
+from bayescore.nn.laplace_checks import check_network, in_words
 from bayescore.nn.last_layer import last_layer_logits
 from bayescore.nn.likelihoods import Categorical, Gaussian, Likelihood
 from bayescore.nn.likelihoods import likelihood as as_likelihood
 from bayescore.nn.posterior import check_request
 from bayescore.nn.prediction import ClassPrediction, ValuePrediction, entropy
 from bayescore.nn.select import last_layer
-from bayescore.nn.validation import nll
+from bayescore.nn.validation import nll, pair
 from bayescore.nn.weights import WeightPosterior, Weights
 from bayescore.operators import declare_vision_operators
 from bayescore.rng import generator
@@ -76,8 +79,10 @@ def laplace(
     found = _approximation(model, like, weights, structure)
     if not isinstance(prior_sd, str):
         found.prior_precision = float(prior_sd) ** -2
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), eager(), in_words(weights, structure):
         warnings.simplefilter("ignore")  # its reminders of defaults that are given here
+        x, _ = pair(next(iter(train_loader)))
+        check_network(found, _only(x)[:2].to(next(model.parameters()).device), weights, structure)
         found.fit(train_loader)
         if prior_sd == "marginal":
             found.optimize_prior_precision(pred_type="glm", method="marglik", prior_structure="scalar")
@@ -85,6 +90,13 @@ def laplace(
     if validation is not None:
         posterior.choose_prior(validation)
     return posterior
+
+
+def _only(inputs: Inputs) -> Tensor:
+    """The one tensor that goes into the module."""
+    if inputs.named or len(inputs.args) > 1:
+        raise ValueError("laplace-torch takes modules of one input; give it as a tensor, without a name")
+    return inputs.args[0]
 
 
 class LaplacePosterior(WeightPosterior):
@@ -141,15 +153,14 @@ class LaplacePosterior(WeightPosterior):
         inputs = check_request(x, samples, batch_size)
         if recalibrate is not None:
             raise ValueError("a linearised network keeps its BatchNorm statistics; leave out recalibrate=")
-        if inputs.named or len(inputs.args) > 1:
-            raise ValueError("laplace-torch takes modules of one input; give it as a tensor, without a name")
+        given = _only(inputs)
         place = next(iter(self.mean.values())).device
         fast = self.weights == "last" and self.structure != "full"
         count = self.approximation.n_outputs
         row = 4 * count * (count if fast else self.approximation.n_params)
         rows = []
-        with torch.no_grad():
-            for chunk in inputs.args[0].split(batch_size or max(1, PASS_BYTES // row)):
+        with torch.no_grad(), eager():
+            for chunk in given.split(batch_size or max(1, PASS_BYTES // row)):
                 if fast:
                     f, V = last_layer_logits(self.approximation, chunk.to(place), self.structure)
                 else:
@@ -224,6 +235,7 @@ class LaplacePosterior(WeightPosterior):
 
 def _approximation(model: nn.Module, like: Likelihood, weights: str, structure: str) -> Any:
     """laplace-torch's object, not fitted yet, on a copy of the model."""
+    model = bare(model)
     declare_vision_operators()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a dependency of it scripts functions on import

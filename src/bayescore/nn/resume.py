@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count, check_number
+from bayescore.nn.bare import matched
 from bayescore.nn.checkpoint import load_state, save_state
 from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.plain import check_adam
@@ -133,8 +134,10 @@ def restore(path: Path, parts: Parts) -> Record:
     state = load_state(path)
     about = {**parts.about, "shapes": {name: list(value.shape) for name, value in parts.live.items()}}
     known = state.get("about")
-    if not isinstance(known, dict):
+    if not isinstance(known, dict) or not isinstance(known.get("shapes"), dict):
         raise ValueError(f"{path} is not a readable checkpoint: it does not say of which run it is")
+    here = matched(known["shapes"], parts.live)
+    known["shapes"] = {here[name]: shape for name, shape in known["shapes"].items()}
     for key in {**about, **known}:
         if key not in about or key not in known or about[key] != known[key]:
             raise ValueError(
@@ -153,7 +156,9 @@ def _put(path: Path, state: dict[str, Any], parts: Parts) -> Record:
     """Look at everything, then put it into its place; the loaders' generators are the last."""
     optimizer, rest, schedule = parts.recipe.optimizer, parts.rest, parts.schedule
     record = _record(path, state, parts)
-    _check_tensors(state["model"], parts.live)
+    here = matched(state["model"], parts.live)
+    tensors = {here[name]: value for name, value in state["model"].items()}
+    _check_tensors(tensors, parts.live)
     _check_tensors(state["likelihood"], parts.like.state_dict(keep_vars=True))
     for each, saved in ((optimizer, state["optimizer"]), (rest, state["rest"])):
         if isinstance(each, torch.optim.Adam):
@@ -168,7 +173,7 @@ def _put(path: Path, state: dict[str, Any], parts: Parts) -> Record:
     for name, value in (*orders.items(), *(within.streams.items() if within is not None else ())):
         if name in places:
             torch.Generator(places[name]).set_state(value)  # raises unless it is a generator's state
-    write(parts.live, state["model"])
+    write(parts.live, tensors)
     parts.like.load_state_dict(state["likelihood"])
     optimizer.load_state_dict(state["optimizer"])
     schedule.load_state_dict(state["schedule"])

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from bayescore.checks import nearest
+from bayescore.nn.bare import bare_names
 
 __all__ = ["last_layer", "select"]
 
@@ -21,7 +22,8 @@ def select(
     """Named parameters that match a pattern of `include` and none of `exclude`; frozen ones never do.
 
     Patterns are those of file names ("head.*", "*.bias"). Two words stand for themselves: "last" is the last
-    module that has parameters, "norms" are the parameters of normalisation layers.
+    module that has parameters, "norms" are the parameters of normalisation layers. Names may leave out what
+    torch.compile and DistributedDataParallel put into them.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))
     >>> [name for name, _ in select(model, "last")]
@@ -30,18 +32,21 @@ def select(
     ['0.weight', '2.weight']
     """
     wanted, unwanted = _patterns(model, include), _patterns(model, exclude)
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    own = dict(model.named_parameters())
+    plain = dict(zip(own, bare_names(own), strict=True))
+
+    def fits(name: str, patterns: list[str]) -> bool:
+        return any(fnmatchcase(word, pattern) for pattern in patterns for word in (name, plain[name]))
+
     for pattern in [*wanted, *unwanted]:
-        if not any(fnmatchcase(name, pattern) for name, _ in model.named_parameters()):
-            hint = nearest(pattern, names)
+        if not any(fits(name, [pattern]) for name in own):
+            hint = nearest(pattern, [plain[name] for name, p in own.items() if p.requires_grad])
             guess = f"; did you mean {hint!r}?" if hint else ""
             raise ValueError(f"no parameter matches {pattern!r}{guess}")
     chosen = [
         (name, p)
-        for name, p in model.named_parameters()
-        if p.requires_grad
-        and any(fnmatchcase(name, pattern) for pattern in wanted)
-        and not any(fnmatchcase(name, pattern) for pattern in unwanted)
+        for name, p in own.items()
+        if p.requires_grad and fits(name, wanted) and not fits(name, unwanted)
     ]
     if not chosen:
         raise ValueError(f"no trainable parameter is left by include={include!r}, exclude={exclude!r}")

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from bayescore.nn.bare import matched
 from bayescore.nn.draws import DrawsPosterior
 from bayescore.nn.dropout import DropoutPosterior
 from bayescore.nn.ensemble import Ensemble
@@ -120,13 +121,16 @@ def _one(
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise _unreadable(path, error) from error
     live = _everything(model)
+    here = matched(shapes, live)
+    shapes = {here[name]: shape for name, shape in shapes.items()}
     _check_model(path, shapes, live)
     place = next(model.parameters()).device
-    fixed = _under("fixed.", tensors)
+    fixed = {here.get(name, name): value for name, value in _under("fixed.", tensors).items()}
     parts: dict[str, dict[str, Tensor]] = {}
     for key, value in _under("random.", tensors).items():
         what, _, name = key.partition(".")
-        parts.setdefault(what, {})[name] = value.to(place)
+        own = here.get(name, name) if what in kind.leading else name
+        parts.setdefault(what, {})[own] = value.to(place)
     _check_tensors(path, shapes, parts, fixed, kind.leading)
     write(live, fixed)
     try:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count
+from bayescore.nn.bare import matched
 from bayescore.nn.likelihoods import Likelihood
 from bayescore.nn.weights import WeightPosterior, Weights
 from bayescore.rng import generator
@@ -80,15 +81,17 @@ class SWAG:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned for a model like this one."""
         check_count("count", state["count"], 0)
-        trained = [(name, p.shape) for name, p in self.model.named_parameters() if p.requires_grad]
-        shapes = dict(trained if state["count"] else [])
-        for key, lead in (("mean", 0), ("square", 0), ("deviations", 1)):
-            if {name: value.shape[lead:] for name, value in state[key].items()} != shapes:
+        trained = {name: p.shape for name, p in self.model.named_parameters() if p.requires_grad}
+        shapes = trained if state["count"] else {}
+        keys = {"mean": 0, "square": 0, "deviations": 1}
+        here = matched(state["mean"], trained)
+        found = {key: {here.get(name, name): value for name, value in state[key].items()} for key in keys}
+        for key, lead in keys.items():
+            if {name: value.shape[lead:] for name, value in found[key].items()} != shapes:
                 raise ValueError(f"{key} of what SWAG has collected does not fit the model")
         self.count = state["count"]
         self.mean, self.square, self.deviations = (
-            {name: value.clone() for name, value in state[key].items()}
-            for key in ("mean", "square", "deviations")
+            {name: value.clone() for name, value in values.items()} for values in found.values()
         )
 
 

@@ -103,9 +103,6 @@ def fit(
     data = num_data if num_data is not None else _size(train_loader)
     if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no folder {Path(checkpoint).absolute().parent}")
-    if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # not one of ours
-        with stream(seed, 0, place):
-            check_mean_loss(model, like, train_loader)
     chosen = select(model, bayesian, point)
     about = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
     about["point_lr"] = point_lr
@@ -118,6 +115,11 @@ def fit(
         found.optimizer, lambda t: 1.0 if steps is None else found.rate(t / steps)
     )
     parts = Parts(about, model, like, found, rest, schedule, train_loader, validation)
+    if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # not one of ours
+        orders = parts.orders
+        with stream(seed, 0, place):
+            check_mean_loss(model, like, train_loader)
+        parts.put_orders(orders)  # the look has taken nothing from the loader
     file = None if checkpoint is None else Path(checkpoint)
     return train(Run(parts, epochs, seed, patience, file, checkpoint_every, progress))
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from bayescore.nn.bare import single
 from bayescore.nn.batched import GROUP, batchable, batched
 from bayescore.nn.batchnorm import recalibrated
 from bayescore.nn.head import Passes, last_layer
@@ -165,7 +166,8 @@ class WeightPosterior(Posterior):
         chunks = inputs.chunks(batch_size)
         same = samples > 1 and batches is None and self.weights_only  # but for the weights, from draw to draw
         together = same and batchable(self.model, len(chunks[0]))
-        passes = Passes(self.model, chunks, last_layer(self.model, self.names) if same else None)
+        layer = last_layer(self.model, self.names) if same else None
+        passes = Passes(single(self.model), chunks, layer)
         with self._inside() as live:
             for first in range(0, samples, GROUP if together else 1):
                 if together:
@@ -175,7 +177,7 @@ class WeightPosterior(Posterior):
                     continue
                 with self._drawn(live, seed, first):
                     if batches is not None:
-                        recalibrated(self.model, batches, passes.place)
+                        recalibrated(passes.model, batches, passes.place)
                     yield self.transform(_joined(passes(), 0))
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayescore.nn.bare import matched
+
 __all__ = ["check_checkpoint", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
@@ -111,6 +113,8 @@ def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tenso
         names = others = blank
     if not isinstance(others, list) or len(others) != len(names):
         raise ValueError("the checkpoint is damaged: its names of parameters are not one for each")
+    here = matched(others, names)
+    others = [here[name] for name in others]
     yield from zip(old["params"], new["params"], names, others, strict=True)
 
 

@@ -82,11 +82,13 @@ class Keeping(Sampling):
             raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
         method = type(self).__name__
         check_checkpoint(state_dict, self.param_groups, method, self._check_saved, self._started)
-        priors = [group["prior_mean"] for group in self.param_groups]
+        before = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
-        for group, prior in zip(self.param_groups, priors, strict=True):
-            if group["prior_mean"] == "given" and isinstance(prior, dict):
-                group["prior_mean"] = prior
+        for group, old in zip(self.param_groups, before, strict=True):
+            if group["prior_mean"] == "given" and isinstance(old["prior_mean"], dict):
+                group["prior_mean"] = old["prior_mean"]
+            if "param_names" in old:
+                group["param_names"] = old["param_names"]  # the module's here may be wrapped, or no longer
         for p, tensors in restored_tensors(state_dict, self.param_groups):
             self.state[p].update(tensors)
         with torch.no_grad():
