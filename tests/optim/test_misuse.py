@@ -10,7 +10,7 @@ from small_networks import SHELLS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.optim import BaM, ProximalScore
+from bayescore.optim import SGLD, BaM, ProximalScore
 from bayescore.optim.base import Shell
 
 X = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -53,6 +53,25 @@ def test_parameters_frozen_after_training_keep_their_posterior() -> None:
     frozen = opt.posterior(model)
     assert frozen.names == free.names
     assert torch.equal(frozen.predict(X[:5]).probs, free.predict(X[:5]).probs)
+
+
+def test_a_chain_keeps_weights_that_stand_still_for_a_while() -> None:
+    model = network()
+    opt = SGLD(model.parameters(), 64, burn_in=0, thin=1)
+    model[0].requires_grad_(False)
+    first = model[0].weight.detach().clone()
+    steps(opt, model, 3)
+    model[0].requires_grad_(True)
+    model[2].requires_grad_(False)
+    last = model[2].weight.detach().clone()
+    steps(opt, model, 2)
+    path = opt.posterior(model).path
+    assert torch.equal(path["0.weight"][:3], first.expand(3, -1, -1))
+    assert not torch.equal(path["0.weight"][3], first)
+    assert torch.equal(path["2.weight"][2:], last.expand(3, -1, -1))
+    other = SGLD(model.parameters(), 64)
+    other.load_state_dict(opt.state_dict())
+    assert torch.equal(other.posterior(model).path["0.weight"], path["0.weight"])
 
 
 def test_weights_in_new_memory_become_the_mean() -> None:

@@ -165,5 +165,5 @@ def _too_noisy(how: str, draws: int, rho: float, need: int) -> str:
     kept = "it stays near its initial value" if how == "initial" else "it is mostly noise"
     return (
         f"precision not learned (it would take about {need} steps): {kept}; "
-        "give batch_size= (ProximalScore), or make two draws per step on the same batch"
+        "make two draws per step on the same batch, or give ProximalScore the batch_size= of mini-batches"
     )

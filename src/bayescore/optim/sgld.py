@@ -101,7 +101,8 @@ class SGLD(Shell):
             raise ValueError("SGLD has no average: the predictions of its kept states are averaged")
 
     def _start(self, member: Member, mean: Tensor) -> None:
-        member.state["path"] = mean.new_zeros(0, *mean.shape)
+        # a weight that was frozen until now has stood still while the others' states were kept
+        member.state["path"] = mean.expand(member.group["kept"], *mean.shape).clone()
         if member.group["preconditioned"]:
             member.state["square"] = torch.zeros_like(mean)
 
@@ -129,7 +130,7 @@ class SGLD(Shell):
         age = group["updates"] - group["burn_in"]
         if not moved or age <= 0 or age % group["thin"]:
             return moved
-        for member in self._members():
+        for member in self._members(frozen=True):
             state = member.state
             state["path"] = torch.cat([state["path"], state["mean"].unsqueeze(0)])
             if len(state["path"]) > group["keep"]:
