@@ -37,7 +37,8 @@ def test_the_default_exact_solver_is_its_equations(temperature: float, lr: float
     for t in range(1, 13):
         rows = torch.randperm(N, generator=rng)[:B]
         with opt.sample():
-            eps = (p.detach() - m) / s
+            eps = opt.noise(opt._buckets[0], 0).clone()
+            torch.testing.assert_close(p.detach(), m + s * eps, rtol=1e-9, atol=1e-12)
             (0.5 * (x[rows] @ p - y[rows]).square().mean()).backward()
             g = p.grad.clone()
         opt.step()
