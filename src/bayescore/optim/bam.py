@@ -180,9 +180,7 @@ class BaM(Shell):
         watch = WATCHED if lr is None and init_sd is None and not published else 0
         if lr is None:
             lr = 0.2
-        options = {
-            key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
-        }
+        options = {k: v for k, v in locals().items() if k not in ("self", "params", "__class__")}
         # the step whose d is kept, and the tensors that it had gradients of
         options.update(first=-2, reached=[], update_in_backward=False)
         super().__init__(params, options.pop("num_data"), options)
@@ -249,9 +247,8 @@ class BaM(Shell):
             totals = self._run(bucket, bam_slope, flat["sd"], half, d, e, o)
             follow(moments, totals, bucket.lengths)
             t = moments[:, 3]
-            lam = 1 / (
-                group["damping"] + t + 10 * (moments[:, 1] / weight_of(moments).to(moments)).sqrt()
-            )  # (5)
+            V = moments[:, 1] / weight_of(moments).to(moments)
+            lam = 1 / (group["damping"] + t + 10 * V.sqrt())  # (5)
             moments[:, 2] += 2 * lam / (1 + 2 * lam)
             (lam,) = bucket.spread(lam[None])
             o = o._replace(lam=lam)
