@@ -100,7 +100,7 @@ EXPERIMENT = Experiment(
     methods=tuple(ARMS),
     profiles={
         "quick": Profile(seeds=1, minutes=5, settings=QUICK),
-        "paper": Profile(seeds=5, minutes=600, settings={}),
+        "paper": Profile(seeds=5, minutes=450, settings={}),
     },
     runs=runs,
     execute=execute,
