@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,44 +19,88 @@ from bayescore.experiments import (
     panels,
     shared_legend,
 )
+from bayescore.experiments.networks.mnist_arms import PLAIN
 from bayescore.experiments.rules import pairs
-from bayescore.experiments.statistics import differences
+from bayescore.experiments.statistics import Floats, differences
 from bayescore.experiments.tables import Cell
 
-__all__ = ["OURS", "differences_table", "percent_figure"]
+__all__ = ["OURS", "Measure", "differences_table", "percent_figure"]
 
 OURS = ("Ours, exact", "Ours, gradient")
-SHOWN = ("Plain", "ADVI", "Ours, gradient", "Ours, exact", "MC-dropout", "SGLD", "Ensemble x5", "IVON")
+SHOWN = (PLAIN, "ADVI", "Ours, gradient", "Ours, exact", "MC-dropout", "SGLD", "Ensemble x5", "IVON")
 
 
-def percent_figure(records: Records, metrics: Mapping[str, str], *, title: str, name: str = "") -> Figure:
+class Measure(NamedTuple):
+    """What one panel shows: a metric or, with `relative`, its ratio to the plain network's, seed by seed."""
+
+    metric: str
+    label: str
+    relative: bool = False
+    guess: float = math.inf  # what a uniform guess has: a mean above it does not set the scale
+
+
+def percent_figure(records: Records, measures: Sequence[Measure], *, title: str, name: str = "") -> Figure:
     """Means over seeds against the percentage, bars from the smallest seed to the largest."""
-    arms = {arm: chosen for arm, chosen in records.arms.items() if arm in SHOWN}
+    arms = [arm for arm in records.arms if arm in SHOWN]
+    percents = sorted({record.config["percent"] for record in records})
     look = looks(arms)
+    beyond: dict[str, float] = {}
     with figure_style():
-        drawing, axes = panels(len(metrics), width=3.6, height=3.2)
-        for panel, (metric, label) in zip(axes, metrics.items(), strict=True):
-            for shift, (arm, chosen) in enumerate(arms.items()):
-                percents = sorted({record.config["percent"] for record in chosen})
-                rows = [chosen.where(percent=p).values(metric) for p in percents]
-                middle = [float(np.mean(row)) for row in rows]
-                x = np.array(percents) * 1.03 ** (shift - len(arms) / 2)  # beside each other, not on top
-                ends = np.array(
-                    [[m - row.min(), row.max() - m] for m, row in zip(middle, rows, strict=True)]
-                ).T
+        drawing, axes = panels(len(measures), width=3.6, height=3.2)
+        for panel, measure in zip(axes, measures, strict=True):
+            highest = 0.0
+            for shift, arm in enumerate(arms):
+                points = _points(records, measure, arm)
+                middle = np.array([p.row.mean() for p in points])
+                ends = [
+                    [p.row.mean() - p.row.min() for p in points],
+                    [p.row.max() - p.row.mean() for p in points],
+                ]
+                beyond |= {f"{arm} at {p.percent:g} %": p.raw for p in points if p.raw > measure.guess}
+                highest = max([highest, *(p.row.mean() for p in points if p.raw <= measure.guess)])
+                x = np.array([p.percent for p in points])
+                x *= 1.03 ** (shift - len(arms) / 2)  # beside each other, not on top
                 style = look[arm]
                 panel.errorbar(
                     x, middle, yerr=ends, color=style.colour, linestyle=style.line, marker=style.marker,
                     markersize=4, elinewidth=0.8, label=arm,
                 )  # fmt: skip
             panel.set_xscale("log")
-            if "auroc" not in metric:
+            panel.set_xticks(percents, [f"{p:g}" for p in percents])
+            if "auroc" not in measure.metric:
                 panel.set_yscale("log")
-            panel.set(xlabel="training images, % of 60,000", ylabel=label)
+            if measure.relative:
+                panel.set_yticks([0.5, 1, 2], ["0.5", "1", "2"])
+            panel.minorticks_off()
+            if math.isfinite(measure.guess) and highest:
+                panel.set_ylim(top=1.2 * highest)
+            panel.set(xlabel="training images, % of 60,000", ylabel=measure.label)
         shared_legend(drawing)
     budget = "up to 100 epochs per run"
     note = "Means over seeds; bars reach from the smallest to the largest."
+    if beyond:
+        found = ", ".join(f"{where} ({value:.2g})" for where, value in beyond.items())
+        note += f" Off the scale, with an NLL worse than a guess's: {found}."
     return Figure(title, drawing, len(records.seeds), budget, name, note)
+
+
+class Point(NamedTuple):
+    """What a panel shows of an arm at a percentage."""
+
+    percent: float
+    row: Floats  # a number per seed
+    raw: float  # the metric's mean over seeds
+
+
+def _points(records: Records, measure: Measure, arm: str) -> list[Point]:
+    found = []
+    for percent in sorted({record.config["percent"] for record in records}):
+        row, plain = pairs(
+            records.where(percent=percent), measure.metric, arm, PLAIN if measure.relative else arm
+        )
+        if len(row) and np.isfinite([row, plain]).all():  # where a seed diverged there is no mean
+            found.append(Point(percent, row / plain if measure.relative else row, float(row.mean())))
+    return found
 
 
 def differences_table(records: Records, metric: str, label: str) -> Table:

@@ -1,4 +1,4 @@
-"""The rules of the MNIST experiment, on records whose verdict is plain to see."""
+"""The rules and figures of the MNIST experiment, on records whose verdict is plain to see."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from bayescore.experiments.networks import mnist
 from bayescore.experiments.networks.mnist_arms import ARMS
+from bayescore.experiments.networks.mnist_drawing import Measure, percent_figure
 from bayescore.experiments.networks.mnist_rules import at_most, lower_mean, not_worse, similar
 from bayescore.experiments.record import Record, Records
 
@@ -105,3 +106,26 @@ def test_the_single_networks_are_all_arms_that_compete():
     apart = {"Ensemble x5", "Ours, exact", "Ours, gradient"}
     shown = {name for name in ARMS if name.endswith(("default settings", "no decay", "as printed"))}
     assert set(mnist.SINGLE) == set(ARMS) - apart - shown
+
+
+RELATIVE = Measure("nll", "NLL / the plain network's", relative=True, guess=math.log(10))
+
+
+def test_figure_divides_seed_by_seed():
+    records = Records(arm("Plain", [1.0, 0.5]) + arm("ADVI", [2.0, 2.0]))
+    (panel,) = percent_figure(records, [RELATIVE], title="x").drawing.axes
+    heights = {c.get_label(): float(c.lines[0].get_ydata()[0]) for c in panel.containers}
+    assert heights == {"Plain": 1.0, "ADVI": 3.0}
+
+
+def test_what_is_worse_than_a_guess_does_not_set_the_scale():
+    records = Records(arm("Plain", [1.0, 0.5]) + arm("ADVI", [30.0, 34.0]))
+    figure = percent_figure(records, [RELATIVE], title="x")
+    assert figure.drawing.axes[0].get_ylim()[1] < 2
+    assert "ADVI at 1 % (32)" in figure.note
+
+
+@pytest.mark.parametrize("values", [[math.inf, 1.0], []])
+def test_figure_without_what_it_divides_by(values: list[float]):
+    records = Records(arm("ADVI", [1.0, 1.0]) + arm("Plain", values))
+    percent_figure(records, [RELATIVE, Measure("nll", "NLL")], title="x")
