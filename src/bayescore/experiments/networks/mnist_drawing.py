@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from bayescore.experiments.rules import pairs
 from bayescore.experiments.statistics import Floats, differences
 from bayescore.experiments.tables import Cell
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["OURS", "Measure", "differences_table", "percent_figure"]
 
 OURS = ("Ours, exact", "Ours, gradient")
@@ -39,42 +42,32 @@ class Measure(NamedTuple):
     guess: float = math.inf  # what a uniform guess has: a mean above it does not set the scale
 
 
+class Point(NamedTuple):
+    """What a panel shows of an arm at a percentage."""
+
+    percent: float
+    row: Floats  # a number per seed
+    raw: float  # the metric's mean over seeds
+
+    @property
+    def mean(self) -> float:
+        return float(self.row.mean())
+
+
 def percent_figure(records: Records, measures: Sequence[Measure], *, title: str, name: str = "") -> Figure:
     """Means over seeds against the percentage, bars from the smallest seed to the largest."""
-    arms = [arm for arm in records.arms if arm in SHOWN]
-    percents = sorted({record.config["percent"] for record in records})
-    look = looks(arms)
     beyond: dict[str, float] = {}
     with figure_style():
         drawing, axes = panels(len(measures), width=3.6, height=3.2)
         for panel, measure in zip(axes, measures, strict=True):
-            highest = 0.0
-            for shift, arm in enumerate(arms):
-                points = _points(records, measure, arm)
-                middle = np.array([p.row.mean() for p in points])
-                ends = [
-                    [p.row.mean() - p.row.min() for p in points],
-                    [p.row.max() - p.row.mean() for p in points],
-                ]
-                beyond |= {f"{arm} at {p.percent:g} %": p.raw for p in points if p.raw > measure.guess}
-                highest = max([highest, *(p.row.mean() for p in points if p.raw <= measure.guess)])
-                x = np.array([p.percent for p in points])
-                x *= 1.03 ** (shift - len(arms) / 2)  # beside each other, not on top
-                style = look[arm]
-                panel.errorbar(
-                    x, middle, yerr=ends, color=style.colour, linestyle=style.line, marker=style.marker,
-                    markersize=4, elinewidth=0.8, label=arm,
-                )  # fmt: skip
-            panel.set_xscale("log")
-            panel.set_xticks(percents, [f"{p:g}" for p in percents])
-            if "auroc" not in measure.metric:
-                panel.set_yscale("log")
-            if measure.relative:
-                panel.set_yticks([0.5, 1, 2], ["0.5", "1", "2"])
-            panel.minorticks_off()
-            if math.isfinite(measure.guess) and highest:
-                panel.set_ylim(top=1.2 * highest)
-            panel.set(xlabel="training images, % of 60,000", ylabel=measure.label)
+            arms = {arm: _points(records, measure, arm) for arm in records.arms if arm in SHOWN}
+            _show(panel, measure, arms)
+            beyond |= {
+                f"{arm} at {point.percent:g} %": point.raw
+                for arm, points in arms.items()
+                for point in points
+                if point.raw > measure.guess
+            }
         shared_legend(drawing)
     budget = "up to 100 epochs per run"
     note = "Means over seeds; bars reach from the smallest to the largest."
@@ -84,23 +77,42 @@ def percent_figure(records: Records, measures: Sequence[Measure], *, title: str,
     return Figure(title, drawing, len(records.seeds), budget, name, note)
 
 
-class Point(NamedTuple):
-    """What a panel shows of an arm at a percentage."""
-
-    percent: float
-    row: Floats  # a number per seed
-    raw: float  # the metric's mean over seeds
-
-
 def _points(records: Records, measure: Measure, arm: str) -> list[Point]:
+    """An arm's points, but for those where a seed diverged: there is no mean."""
     found = []
+    other = PLAIN if measure.relative else arm
     for percent in sorted({record.config["percent"] for record in records}):
-        row, plain = pairs(
-            records.where(percent=percent), measure.metric, arm, PLAIN if measure.relative else arm
-        )
-        if len(row) and np.isfinite([row, plain]).all():  # where a seed diverged there is no mean
-            found.append(Point(percent, row / plain if measure.relative else row, float(row.mean())))
+        row, divisor = pairs(records.where(percent=percent), measure.metric, arm, other)
+        if len(row) and np.isfinite([row, divisor]).all():
+            found.append(Point(percent, row / divisor if measure.relative else row, float(row.mean())))
     return found
+
+
+def _show(panel: Axes, measure: Measure, arms: Mapping[str, Sequence[Point]]) -> None:
+    look = looks(arms)
+    for shift, (arm, points) in enumerate(arms.items()):
+        beside = 1.03 ** (shift - len(arms) / 2)  # each other, not on top
+        style = look[arm]
+        panel.errorbar(
+            [point.percent * beside for point in points],
+            [point.mean for point in points],
+            yerr=np.array([(p.mean - p.row.min(), p.row.max() - p.mean) for p in points]).reshape(-1, 2).T,
+            color=style.colour, linestyle=style.line, marker=style.marker,
+            markersize=4, elinewidth=0.8, label=arm,
+        )  # fmt: skip
+    shown = [point for points in arms.values() for point in points]
+    percents = sorted({point.percent for point in shown})
+    panel.set_xscale("log")
+    panel.set_xticks(percents, [f"{percent:g}" for percent in percents])
+    if "auroc" not in measure.metric:
+        panel.set_yscale("log")
+    if measure.relative:
+        panel.set_yticks([0.5, 1, 2], ["0.5", "1", "2"])
+    panel.minorticks_off()
+    usual = [point.mean for point in shown if point.raw <= measure.guess]
+    if usual and len(usual) < len(shown):
+        panel.set_ylim(top=1.2 * max(usual))
+    panel.set(xlabel="training images, % of 60,000", ylabel=measure.label)
 
 
 def differences_table(records: Records, metric: str, label: str) -> Table:
