@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from bayescore.experiments.networks import mnist
+from bayescore.experiments.networks.mnist import GUESS
 from bayescore.experiments.networks.mnist_arms import ARMS
 from bayescore.experiments.networks.mnist_drawing import Measure, percent_figure
 from bayescore.experiments.networks.mnist_rules import at_most, lower_mean, not_worse, similar
@@ -75,16 +76,17 @@ def test_not_worse(at_one: list[float], at_five: list[float], verdict: str | Non
         + arm("theirs", at_one)
         + arm("theirs", at_five, 5.0)
     )
-    judgement = not_worse("nll", "ours", ["other", "theirs"], [1.0, 5.0]).judge(records)
+    judgement = not_worse("nll", "ours", ["other", "theirs"], [1.0, 5.0], GUESS).judge(records)
     assert judgement.verdict == verdict
     if verdict in ("partly", "not reproduced here"):
         assert "at 5 % than theirs by 0.883" in judgement.sentence
         assert "other" not in judgement.sentence
 
 
-def test_one_that_diverges_is_worse():
-    records = Records(arm("ours", [math.inf] * 3) + arm("theirs", GOOD))
-    assert not_worse("nll", "ours", ["theirs"], [1.0]).judge(records).verdict == "not reproduced here"
+@pytest.mark.parametrize("values", [[math.inf] * 3, [70.0, 2.9, 1.9]])
+def test_one_that_diverges_or_is_worse_than_a_guess_is_worse(values: list[float]):
+    records = Records(arm("ours", values) + arm("theirs", GOOD))
+    assert not_worse("nll", "ours", ["theirs"], [1.0], GUESS).judge(records).verdict == "not reproduced here"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_the_single_networks_are_all_arms_that_compete():
     assert set(mnist.SINGLE) == set(ARMS) - apart - shown
 
 
-RELATIVE = Measure("nll", "NLL / the plain network's", relative=True, guess=math.log(10))
+RELATIVE = Measure("nll", "NLL / the plain network's", relative=True, guess=GUESS)
 
 
 def test_figure_divides_seed_by_seed():

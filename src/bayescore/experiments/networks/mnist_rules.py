@@ -56,13 +56,19 @@ def similar(metric: str, arm: str, than: str, percent: float, tolerance: float) 
     return Rule(words, judge)
 
 
-def not_worse(metric: str, arm: str, others: Sequence[str], percentages: Sequence[float]) -> Rule:
-    """`arm` is beyond doubt higher than none of `others`, whatever the percentage."""
+def not_worse(
+    metric: str, arm: str, others: Sequence[str], percentages: Sequence[float], guess: float
+) -> Rule:
+    """`arm` is beyond doubt higher than none of `others`, whatever the percentage.
+
+    A value above `guess`, which is what a uniform guess has, is that of a run that diverged.
+    """
     words = (
         f"At each of {_listed(percentages)} %, take {metric} of {arm} minus that of {', '.join(others)}, "
         "seed by seed. It is worse where the 95 % t interval of the mean lies above 0 (uncorrected for the "
-        "number of comparisons), or where only it diverged. Reproduced if it is worse than none at any "
-        "percentage, not reproduced here if it is worse than some at each, partly otherwise."
+        "number of comparisons), or where only it has runs that diverged, or are worse than a uniform guess "
+        f"({guess:.3g}). Reproduced if it is worse than none at any percentage, not reproduced here if it is "
+        "worse than some at each, partly otherwise."
     )
 
     def judge(records: Records) -> Judgement:
@@ -74,7 +80,7 @@ def not_worse(metric: str, arm: str, others: Sequence[str], percentages: Sequenc
                 if len(ours) < 2:
                     return Judgement(None, f"Fewer than two pairs of {arm} and {other} at {percent:g} %.")
                 interval = mean_interval(differences(ours, theirs))
-                diverged = not np.isfinite(ours).all() and np.isfinite(theirs).all()
+                diverged = (ours > guess).any() and not (theirs > guess).any()
                 if interval.low > 0 or diverged:
                     worse[percent].append(f"{other} by {interval_text(interval, 3)}")
         found = [f"at {percent:g} % than {', '.join(those)}" for percent, those in worse.items() if those]
