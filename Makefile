@@ -22,7 +22,7 @@ help: ## print this list
 demo: $(VENV)/.installed-demo ## train three small networks, print a table, draw demo/demo.png; downloads no data
 	$(call heading,demo)
 	@mkdir -p demo
-	$(BIN)/python -m bayescore.demo
+	$(BIN)/python examples/demo.py
 
 test: lint docs unit ## every check: lint, format, types, import layers, docs, tests
 
@@ -50,7 +50,7 @@ unit: $(VENV)/.installed-dev ## the tests that take seconds, and the doctests
 
 clean: ## remove what was built and cached; keeps the virtual environment
 	rm -rf build demo dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # mkdocs gets no --quiet above: it would hide from --strict the warnings that --strict fails on.
 
@@ -60,9 +60,9 @@ $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[data,plot]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(call heading,install .[dev] (torch is large: this takes minutes the first time))
-	$(INSTALL) -e '.[dev]'
+$(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml constraints.txt | $(BIN)/python
+	$(call heading,install .[dev] and the lab (torch is large: this takes minutes the first time))
+	$(INSTALL) -e '.[dev]' -e ./lab
 	@touch $@
 
 $(BIN)/python:

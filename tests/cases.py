@@ -19,8 +19,8 @@ from bayescore.families import (
     PlanarFlow,
     ZukoFlow,
 )
-from bayescore.oracle import CountingOracle
 from bayescore.rng import Streams
+from bayescore.targets.counting import CountingOracle
 
 F64 = torch.float64
 

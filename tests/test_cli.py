@@ -15,8 +15,8 @@ import bayescore as bs
 from bayescore.cli import errors, main
 from bayescore.cli import fit as fit_module
 from bayescore.families import FAMILIES
+from bayescore.inference.result import Outcome
 from bayescore.methods import METHODS
-from bayescore.result import Outcome
 from bayescore.targets import NAMED
 
 MODEL = """
@@ -271,7 +271,7 @@ from bayescore.cli import main
 try:
     main(["list"])
 finally:
-    late = [name for name in sys.modules if name.startswith(("bayescore.experiments", "bayescore.bench"))]
+    late = [name for name in sys.modules if name.startswith(("bayescore_lab.engine", "bayescore_lab.bench"))]
     print("imported too early:", *late, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bayescore import demo
+import demo
 
 pytest.importorskip("sklearn")
 

@@ -81,8 +81,8 @@ def test_shell_commands_of_the_front_pages_run(page, tmp_path, monkeypatch, caps
 def test_benchmarks_page_runs_and_names_every_method_and_option(run_page):
     import inspect
 
-    from bayescore.bench.step_commands import bench_step
-    from bayescore.bench.step_methods import METHODS as CONTESTANTS
+    from bayescore_lab.bench.step_commands import bench_step
+    from bayescore_lab.bench.step_methods import METHODS as CONTESTANTS
 
     assert run_page("docs/benchmarks.md")["forecast"].total > 0
     text = (ROOT / "docs/benchmarks.md").read_text()

@@ -63,7 +63,7 @@ def test_every_module_imports_without_the_extras():
 def test_every_dependency_of_tests_and_demo_is_pinned(project, pins):
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"]]
-    for name in ("arviz", "dev", "docs", "experiments", "flows", "plot"):
+    for name in ("arviz", "data", "dev", "docs", "flows", "laplace", "plot", "stan"):
         wanted += extras[name]
     names = {distribution(requirement) for requirement in wanted} - {"bayescore"}
     assert names <= {distribution(pin) for pin in pins}

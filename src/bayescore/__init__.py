@@ -3,15 +3,23 @@
 import bayescore as bs
 
 target = bs.targets.LogDensity(fn, dim=2)
-fit = bs.fit(target, bs.families.FullGaussian.init(2), bs.methods.ProximalScore(), steps=1000, seed=0)
+fit = bs.fit(target)
+
+Names are imported when they are first used, so that `bayescore --help` does not wait for torch.
 """
 
-from importlib.metadata import version
+from __future__ import annotations
 
-from bayescore import data, families, methods, metrics, nn, optim, targets
-from bayescore.begin import find_start
-from bayescore.fit import Plateau, fit, fit_many, resume
-from bayescore.result import Fit
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayescore import data, families, methods, metrics, nn, optim, targets
+    from bayescore.inference.fitting import fit, fit_many, resume
+    from bayescore.inference.result import Fit
+    from bayescore.inference.stopping import Plateau
+    from bayescore.initial.finding import find_start
 
 __version__ = version("bayescore")
 
@@ -31,3 +39,24 @@ __all__ = [
     "resume",
     "targets",
 ]
+
+_HOMES = {
+    "Fit": "bayescore.inference.result",
+    "Plateau": "bayescore.inference.stopping",
+    "find_start": "bayescore.initial.finding",
+    "fit": "bayescore.inference.fitting",
+    "fit_many": "bayescore.inference.fitting",
+    "resume": "bayescore.inference.fitting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
+        return import_module(f"bayescore.{name}")
+    raise AttributeError(f"module 'bayescore' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,9 +11,9 @@ from torch import Tensor
 import bayescore as bs
 from bayescore.families import DiagonalGaussian, FullGaussian
 from bayescore.methods import ProximalScore
-from bayescore.oracle import CountingOracle
 from bayescore.rng import Streams
 from bayescore.targets import Gaussian, Target
+from bayescore.targets.counting import CountingOracle
 from cases import EVERY, F64, Exact, covariance, family, kl, normal, one_step, streams, walk
 
 SGD = {"optimizer": "sgd", "decay": "constant"}

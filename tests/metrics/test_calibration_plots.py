@@ -8,7 +8,7 @@ import torch
 from classifiers import classifier
 
 from bayescore.metrics import aurc, ece, reliability
-from bayescore.nn_plots import plot_reliability, plot_risk_coverage
+from bayescore.plotting.calibration import plot_reliability, plot_risk_coverage
 
 
 def test_reliability_diagrams_show_the_curve_and_its_error(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from torch import nn
 from toy_problem import POSTERIORS, network, rings
 
 import bayescore.nn as bnn
-from bayescore.nn import weights
-from bayescore.nn.batched import GROUP, ROWS, batchable
+from bayescore.posteriors import weights
+from bayescore.posteriors.batched import GROUP, ROWS, batchable
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "swag"])

@@ -10,7 +10,7 @@ from torch import nn
 from toy_problem import POSTERIORS, loader, network, rings
 
 import bayescore.nn as bnn
-from bayescore.nn.likelihoods import Gaussian
+from bayescore.posteriors.likelihoods import Gaussian
 
 
 def test_a_deep_ensemble_averages_the_probabilities_of_its_members() -> None:

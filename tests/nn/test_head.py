@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import bayescore.nn as bnn
-from bayescore.nn import weights
-from bayescore.nn.head import last_layer
+from bayescore.posteriors import weights
+from bayescore.posteriors.head import last_layer
 
 
 class Counted(nn.Module):

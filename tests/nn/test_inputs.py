@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 from toy_problem import POSTERIORS, network, rings
 
 import bayescore.nn as bnn
-from bayescore.nn import weights
 from bayescore.nn.dry_run import _Meter
-from bayescore.nn.inputs import ROWS
+from bayescore.posteriors import weights
+from bayescore.posteriors.inputs import ROWS
 
 KINDS = pytest.mark.parametrize("kind", ["gaussian", "dropout", "swag", "ensemble"])
 WAYS: dict[str, Callable[[Tensor, Tensor], Any]] = {

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from toy_problem import loader, network, rings
 
 import bayescore.nn as bnn
-from bayescore.nn.last_layer import last_layer_logits
-from bayescore.nn.likelihoods import Gaussian
-from bayescore.nn.validation import nll
+from bayescore.posteriors.last_layer import last_layer_logits
+from bayescore.posteriors.likelihoods import Gaussian
+from bayescore.posteriors.validation import nll
 
 NOISE, PRIOR = 0.5, 0.8
 

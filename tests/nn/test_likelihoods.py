@@ -8,7 +8,7 @@ from torch import Tensor, distributions
 from torch.nn import functional as F
 
 import bayescore.nn as bnn
-from bayescore.nn.likelihoods import (
+from bayescore.posteriors.likelihoods import (
     Bernoulli,
     Categorical,
     Gaussian,

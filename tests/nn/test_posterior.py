@@ -14,8 +14,8 @@ from small_networks import NETWORKS, SHELLS, train
 from torch import nn
 
 from bayescore.nn import DrawsPosterior, Ensemble, GaussianPosterior, PointPosterior, Posterior, select
-from bayescore.nn.likelihoods import Gaussian
-from bayescore.nn.prediction import ClassPrediction, ValuePrediction
+from bayescore.posteriors.likelihoods import Gaussian
+from bayescore.posteriors.prediction import ClassPrediction, ValuePrediction
 
 CONV = NETWORKS["conv"]
 

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from toy_problem import POSTERIORS, loader, network, rings
 
 import bayescore.nn as bnn
-from bayescore.nn import epochs
-from bayescore.nn.bare import bare, bare_names, matched
+from bayescore.nn import loop as epochs
+from bayescore.posteriors.wrappers import bare, bare_names, matched
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch's compiler
 
@@ -134,7 +134,7 @@ def test_with_a_random_last_layer_the_rest_of_a_compiled_module_runs_once(
     with model[0].register_forward_hook(lambda _, inputs, out: rows.append(len(inputs[0]))):
         fast = q.predict(rings(20, 1)[0], 5)
     assert rows == [20, 1]
-    monkeypatch.setattr("bayescore.nn.weights.last_layer", lambda *_: None)
+    monkeypatch.setattr("bayescore.posteriors.weights.last_layer", lambda *_: None)
     torch.testing.assert_close(fast.probs, q.predict(rings(20, 1)[0], 5).probs)
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from small_networks import SHELLS
 
-from bayescore.experiments.networks.linear_gaussian import ADAM, DATA, DIM, Errors, learn_linear
 from bayescore.optim.precision import lagging
+from bayescore_lab.experiments.networks.linear_gaussian import ADAM, DATA, DIM, Errors, learn_linear
 
 
 def run(shell: str, steps: int, batch: int, *size: Any, **options: Any) -> Errors:

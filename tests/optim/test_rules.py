@@ -10,7 +10,7 @@ from small_networks import SHELLS
 from torch import Tensor
 
 from bayescore.families import DiagonalGaussian
-from bayescore.fit import fit
+from bayescore.inference.fitting import fit
 from bayescore.methods import ADVI as FunctionalADVI
 from bayescore.methods import BaM as FunctionalBaM
 from bayescore.methods import Method

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayescore.cli.errors import UserError
-from bayescore.export import model_of
-from bayescore.result import Fit
+from bayescore.inference.export import model_of
+from bayescore.inference.result import Fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,8 +53,8 @@ def write_output(fit: Fit, path: Path, draws: int | None, resample: bool = False
 
 def write_plot(fit: Fit, path: Path) -> None:
     """The picture of a fit: its marginals by name where the model has names."""
-    from bayescore.marginals import plot_marginals
-    from bayescore.plots import plot_fit
+    from bayescore.plotting.fits import plot_fit
+    from bayescore.plotting.marginals import plot_marginals
 
     figure = plot_marginals(fit) if hasattr(model_of(fit.target), "to_posterior") else plot_fit(fit)
     write_figure(figure, path)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from bayescore.begin import Start, can_search, find_start
 from bayescore.checks import check_count
 from bayescore.cli.choose import AUTO, choose_family, choose_method
 from bayescore.cli.densities import Source, choose_target
@@ -15,9 +14,10 @@ from bayescore.cli.errors import FAILED, INTERRUPTED, UserError, complain, expla
 from bayescore.cli.files import check_output, check_plot, write_output, write_plot
 from bayescore.cli.summary import console, show_fit
 from bayescore.families.base import Family
-from bayescore.fit import fit
+from bayescore.inference.fitting import fit
+from bayescore.inference.result import Fit, Outcome
+from bayescore.initial.finding import Start, can_search, find_start
 from bayescore.methods import Method
-from bayescore.result import Fit, Outcome
 from bayescore.targets.base import Target
 
 __all__ = ["fit_command"]

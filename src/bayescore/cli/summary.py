@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bayescore.export import columns, groups, model_of
+from bayescore.inference.export import columns, groups, model_of
+from bayescore.inference.result import Fit, Outcome
 from bayescore.metrics import Estimate
-from bayescore.result import Fit, Outcome
 
 __all__ = ["console", "marginals", "show_fit"]
 

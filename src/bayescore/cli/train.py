@@ -21,8 +21,8 @@ from bayescore.data import IMAGE_SETS, Images, images, split
 from bayescore.metrics import evaluate
 from bayescore.models import mlp
 from bayescore.nn import NetworkFit, fit
-from bayescore.nn.recipes import METHODS
-from bayescore.nn_plots import plot_reliability
+from bayescore.nn.methods import METHODS
+from bayescore.plotting.calibration import plot_reliability
 
 __all__ = ["add_commands", "train_command"]
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from bayescore.nn import likelihoods
 from bayescore.nn.checkpoint import load_state, save_state
-from bayescore.nn.draws import DrawsPosterior
-from bayescore.nn.dropout import DropoutPosterior, InsertedDropout
-from bayescore.nn.ensemble import Ensemble
-from bayescore.nn.epochs import NetworkFit
-from bayescore.nn.gaussian import GaussianPosterior
-from bayescore.nn.laplace import LaplacePosterior, laplace
+from bayescore.nn.loop import NetworkFit
 from bayescore.nn.memory import MemoryEstimate, memory_estimate
-from bayescore.nn.point import PointPosterior
-from bayescore.nn.posterior import Posterior
-from bayescore.nn.prediction import ClassPrediction, Prediction, ValuePrediction
-from bayescore.nn.select import select
-from bayescore.nn.swag import SWAG, SwagPosterior
 from bayescore.nn.training import EnsembleFit, fit, fit_ensemble
+from bayescore.posteriors import likelihoods
+from bayescore.posteriors.draws import DrawsPosterior
+from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout
+from bayescore.posteriors.ensemble import Ensemble
+from bayescore.posteriors.gaussian import GaussianPosterior
+from bayescore.posteriors.laplace import LaplacePosterior, laplace
+from bayescore.posteriors.point import PointPosterior
+from bayescore.posteriors.posterior import Posterior
+from bayescore.posteriors.prediction import ClassPrediction, Prediction, ValuePrediction
+from bayescore.posteriors.selection import select
+from bayescore.posteriors.swag import SWAG, SwagPosterior
 
 __all__ = [
     "SWAG",

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bayescore.nn.storage import write_whole
+from bayescore.posteriors.storage import write_whole
 
 __all__ = ["load_state", "save_state"]
 

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bayescore.nn.swapped import call_with
+from bayescore.posteriors.swapped import call_with
 
 __all__ = ["passes"]
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count, check_number
-from bayescore.nn.bare import matched
 from bayescore.nn.checkpoint import load_state, save_state
-from bayescore.nn.likelihoods import Likelihood
+from bayescore.nn.methods import Recipe
 from bayescore.nn.plain import check_adam
-from bayescore.nn.recipes import Recipe
-from bayescore.nn.storage import packed, unpacked
-from bayescore.nn.weights import WeightPosterior, put_back_on_failure, write
+from bayescore.posteriors.likelihoods import Likelihood
+from bayescore.posteriors.storage import packed, unpacked
+from bayescore.posteriors.weights import WeightPosterior, put_back_on_failure, write
+from bayescore.posteriors.wrappers import matched
 
 __all__ = ["Parts", "Record", "Within", "restore", "store"]
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from bayescore.checks import check_count
-from bayescore.nn.ensemble import Ensemble
-from bayescore.nn.epochs import NetworkFit, Run, stream, train
-from bayescore.nn.likelihoods import Function, Likelihood
-from bayescore.nn.likelihoods import likelihood as as_likelihood
-from bayescore.nn.recipes import recipe
+from bayescore.nn.loop import NetworkFit, Run, stream, train
+from bayescore.nn.methods import recipe
 from bayescore.nn.resume import Parts
-from bayescore.nn.select import select
-from bayescore.nn.validation import check_mean_loss
+from bayescore.posteriors.ensemble import Ensemble
+from bayescore.posteriors.likelihoods import Function, Likelihood
+from bayescore.posteriors.likelihoods import likelihood as as_likelihood
+from bayescore.posteriors.selection import select
+from bayescore.posteriors.validation import check_mean_loss
 
 __all__ = ["EnsembleFit", "fit", "fit_ensemble"]
 

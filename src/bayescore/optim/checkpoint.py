@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayescore.nn.bare import matched
+from bayescore.posteriors.wrappers import matched
 
 __all__ = ["check_checkpoint", "restored_tensors"]
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayescore.nn.posterior import Posterior
 from bayescore.optim.buckets import Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.options import check_group
 from bayescore.optim.sampling import Sampling
+from bayescore.posteriors.posterior import Posterior
 
 __all__ = ["Keeping"]
 
@@ -36,7 +36,7 @@ class Keeping(Sampling):
         return self._posterior(model, names, likelihood)
 
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
-        from bayescore.nn.gaussian import GaussianPosterior
+        from bayescore.posteriors.gaussian import GaussianPosterior
 
         mean = {name: m.state.get("average", m.state["mean"]).clone() for name, m in members.items()}
         sd = {name: m.state["sd"].clone() for name, m in members.items()}

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count
-from bayescore.nn.posterior import Posterior
 from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.noise import Noise, Placed, drawn
 from bayescore.optim.steep import WATCHED
+from bayescore.posteriors.posterior import Posterior
 
 __all__ = ["SGLD", "psgld_step", "sgld_step"]
 
@@ -143,7 +143,7 @@ class SGLD(Shell):
         return moved
 
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
-        from bayescore.nn.draws import DrawsPosterior
+        from bayescore.posteriors.draws import DrawsPosterior
 
         if not self._head["kept"]:
             head = self._head

@@ -1,0 +1,1 @@
+"""The evidence behind bayescore: experiments and benchmarks, run by `bayescore reproduce` and `bench`."""

@@ -1,0 +1,78 @@
+"""Part 1: the inner loop of ProximalScore against the same algorithm in plain autograd and Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from bayescore.families import FullGaussian, GaussianMixture
+from bayescore.families.base import Family
+from bayescore.inference.fitting import fit
+from bayescore.methods import ProximalScore
+from bayescore.targets import Gaussian, Target
+from bayescore.targets import GaussianMixture as MixtureTarget
+from bayescore_lab.bench.plain import plain_proximal
+from bayescore_lab.bench.rows import Part, Ratio, Row
+from bayescore_lab.bench.timing import CoreShare, Tell, about, one_thread, rounds, seconds_of
+
+__all__ = ["BAR", "inner_loop"]
+
+BAR = 5.0  # how many times faster than plain autograd the Gaussian run must be
+OURS, PLAIN = "bayescore", "autograd + torch.optim.Adam"
+STEPS = 20  # N, of the paper's synthetic experiments
+WARM_UP = 3  # steps before the clock starts
+
+
+def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: int = 200) -> Part:
+    """Time both on a Gaussian (with a bar) and on a mixture of order 5, both with N = 20 steps of Adam."""
+    method = ProximalScore(inner_steps=STEPS, optimizer="adam")
+    cases: list[tuple[Target, Family, int, float | None]] = [
+        (Gaussian.random(3, seed=0), FullGaussian.init(3), steps, BAR),
+        (MixtureTarget.random(3, 5, seed=0), GaussianMixture.init(3, 5, seed=0), mixture_steps, None),
+    ]
+    share = CoreShare()
+    rows: list[Row] = []
+    ratios: list[Ratio] = []
+    for target, family, T, bar in cases:
+        problem = f"{'Gaussian' if isinstance(family, FullGaussian) else 'mixture of order 5'}, D=3, T={T}"
+        with one_thread():
+            times = _time_both(target, family, method, T, repeats, about(problem, tell))
+        calls = (method.samples * T,) * repeats
+        plain, ours = (Row(problem, name, times[name], calls) for name in (PLAIN, OURS))
+        rows += [plain, ours]
+        ratios.append(Ratio.between(plain, ours, bar=bar))
+    return Part(
+        name="inner loop",
+        title="ProximalScore against the same algorithm in plain autograd + torch.optim.Adam",
+        kind="pairs",
+        config={
+            "method": {"name": method.name, **asdict(method)},
+            "dtype": "float64",
+            "threads": 1,
+            "core_share": share.value,
+        },
+        rows=tuple(rows),
+        ratios=tuple(ratios),
+        notes=(
+            f"N={method.inner_steps}, S={method.samples}, one thread; "
+            "ours keeps the floor under Adam, which costs one pullback more per iteration",
+            *share.notes(),
+        ),
+    )
+
+
+def _time_both(
+    target: Target, family: Family, method: ProximalScore, steps: int, repeats: int, tell: Tell
+) -> dict[str, tuple[float, ...]]:
+    def ours(T: int, seed: int) -> None:
+        fit(target, family, method, steps=T, seed=seed, metrics={}, progress=False, check=False)
+
+    def plain(T: int, seed: int) -> None:
+        plain_proximal(target, family, method, steps=T, seed=seed)
+
+    def timed(run: Callable[[int, int], None]) -> Callable[[int], float]:
+        run(WARM_UP, 0)
+        return lambda i: seconds_of(lambda: run(steps, i))
+
+    times = rounds({OURS: timed(ours), PLAIN: timed(plain)}, repeats, tell)
+    return {name: tuple(values) for name, values in times.items()}

@@ -1,0 +1,102 @@
+"""`bench predict`: what a prediction from S draws costs, against S forward passes and S draws of noise.
+
+With f the time of a forward pass and d that of drawing the weights, S samples cost t(S); the cost of one
+more sample and what it has beyond both are
+    b = (t(S_max) - t(1)) / (S_max - 1),       overhead = b - f - d                                      (1)
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+
+from bayescore.nn import GaussianPosterior
+from bayescore.optim import ProximalScore
+from bayescore_lab.bench.blocks import Out
+from bayescore_lab.bench.networks import Network, Work
+from bayescore_lab.bench.phases import Phases
+from bayescore_lab.bench.rows import Part, Row
+from bayescore_lab.bench.step_arms import Sampled
+from bayescore_lab.bench.timing import Tell, seconds_of
+
+__all__ = ["SAMPLES", "predict"]
+
+SAMPLES = (1, 2, 5, 10, 20, 50)
+FORWARD, DRAW = "forward pass", "draw of the weights"
+
+
+def predict(
+    net: Network, batch: int, repeats: int, samples: Sequence[int], deadline: float, tell: Tell
+) -> Iterator[Part]:
+    """Measure in turns; yields the part after every round."""
+    if net.shape is None:
+        raise ValueError(f"{net.name} has no forward pass; predictions need a network that has one")
+    posterior, x = _posterior(net, batch)
+    arms: dict[str, Callable[[], object]] = {
+        FORWARD: partial(_forward, posterior, x),
+        DRAW: lambda: posterior.draw(0, 0),
+    }
+    arms |= {f"S = {s}": partial(posterior.predict, x, samples=s) for s in sorted(samples)}
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for name in (FORWARD, DRAW, next(reversed(arms))):
+        tell(f"{net.name}: warming up, {name}")
+        _check(deadline)
+        arms[name]()
+    for i in range(repeats):
+        for name in list(arms)[:: 1 if i % 2 == 0 else -1]:
+            tell(f"{net.name}: {name}, round {i + 1} of {repeats}")
+            _check(deadline)
+            times[name].append(seconds_of(arms[name]))
+        yield _part(net, batch, times)
+
+
+def _check(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise Out
+
+
+def _posterior(net: Network, batch: int) -> tuple[GaussianPosterior, torch.Tensor]:
+    """The posterior after one step; the optimizer is gone by then."""
+    work = Work(net, batch)
+    optimizer = ProximalScore(work.model.parameters(), num_data=work.num_data)
+    Sampled(work, optimizer).step(Phases())
+    posterior = optimizer.posterior(work.model)
+    assert isinstance(posterior, GaussianPosterior)
+    return posterior, work.x
+
+
+@torch.no_grad()
+def _forward(posterior: GaussianPosterior, x: torch.Tensor) -> object:
+    posterior.model.eval()
+    return posterior.model(x)
+
+
+def _part(net: Network, batch: int, times: dict[str, list[float]]) -> Part:
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    floor = medians[FORWARD] + medians[DRAW]
+    rows = [Row("alone", name, tuple(times[name]), numbers={"size": 1}) for name in (FORWARD, DRAW)]
+    counts = {name: int(name.removeprefix("S = ")) for name in times if name not in (FORWARD, DRAW)}
+    for name, count in counts.items():
+        numbers = {"size": count, "seconds_per_sample": medians[name] / count}
+        numbers["overhead_per_sample"] = medians[name] / count - floor
+        rows.append(Row(name, "predict", tuple(times[name]), numbers=numbers))
+    notes = [f"batch {batch}, {torch.get_num_threads()} threads, float32; the model is in eval mode"]
+    first, last = next(iter(counts)), next(reversed(counts))
+    if counts[last] > counts[first]:
+        slope = (medians[last] - medians[first]) / (counts[last] - counts[first])
+        notes.append(
+            f"one more sample costs {1e3 * slope:.3g} ms: {slope / floor:.2f} x a forward pass and a draw of "
+            f"the weights ({1e3 * floor:.3g} ms)"
+        )
+    return Part(
+        name=f"predict {net.name}",
+        title=f"posterior.predict of {net.title}",
+        kind="curve",
+        config={"size": "samples", "net": net.name, "batch": batch, "threads": torch.get_num_threads()},
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,137 @@
+"""What an experiment declares: a grid of runs, how to execute them, and what the paper says about them.
+
+A run is named by (experiment, method, seed, config); everything that can change its result belongs in one of
+them. Runs of one `group` are handed to `execute` together, so that a batch of small fits can run at once; the
+result of a run must not depend on the others in its group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bayescore_lab.engine.encoding import encode
+from bayescore_lab.engine.record import Record, Records, by_method
+
+if TYPE_CHECKING:
+    from bayescore_lab.engine.figures import Figure
+    from bayescore_lab.engine.tables import Table
+    from bayescore_lab.engine.verdicts import Rule
+
+__all__ = ["Claim", "Experiment", "Outcome", "PaperValue", "Profile", "Run"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One size of an experiment: its seeds, the minutes it takes on two cores, and its settings."""
+
+    seeds: int
+    minutes: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One cell of the grid: one method with one seed and one config.
+
+    An empty `group` means that the run is executed alone. `cost` is the expected time in any unit; groups
+    that cost most start first.
+    """
+
+    method: str
+    seed: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
+    cost: float = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a run.
+
+    `trace` holds lists of one length, one of which is the experiment's axis (usually "score_calls").
+    `ended` says how a run ended when that is worth a word ("diverged"): breaking down numerically is a
+    result, raising an exception is a failure. `seconds` is the run's share of a batch; without it, the time
+    since the last outcome counts.
+    """
+
+    run: Run
+    metrics: Mapping[str, Any]
+    score_calls: int
+    trace: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ended: str = "ok"
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperValue:
+    """A number printed in the paper: for which arm, of which metric, and where."""
+
+    arm: str
+    metric: str
+    value: float
+    location: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper and the rule that judges it from the records."""
+
+    text: str
+    location: str
+    rule: Rule
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of the paper, and everything needed to make it again.
+
+    `runs(settings, seeds, methods)` lists the grid of a profile; `execute(runs)` yields one `Outcome` per
+    run and must be a function that can be imported, because other processes call it. `tables` and `figures`
+    only read records. `arm` names the line or row that a record belongs to, `axis` the entry of a trace
+    that others are drawn against.
+    """
+
+    id: str
+    title: str
+    location: str
+    shows: str
+    methods: Sequence[str]
+    profiles: Mapping[str, Profile]
+    runs: Callable[[Mapping[str, Any], Sequence[int], Sequence[str]], Sequence[Run]]
+    execute: Callable[[Sequence[Run]], Iterable[Outcome]]
+    tables: Callable[[Records], Sequence[Table]]
+    figures: Callable[[Records], Sequence[Figure]]
+    paper: Sequence[PaperValue] = ()
+    claims: Sequence[Claim] = ()
+    arm: Callable[[Record], str] = by_method
+    axis: str = "score_calls"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.id) or self.id == "list":
+            raise ValueError(
+                f"an experiment's id is made of small letters, digits and single hyphens, and is not 'list'; "
+                f"got {self.id!r}"
+            )
+        missing = {"quick", "paper"} - set(self.profiles)
+        if missing:
+            raise ValueError(
+                f"experiment {self.id!r} lacks the profile {' and '.join(sorted(missing))}; "
+                f"it has {', '.join(self.profiles) or 'none'}"
+            )
+        for name, profile in self.profiles.items():
+            if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+                raise ValueError(
+                    f"a profile's name is made of small letters, digits and hyphens; got {name!r}"
+                )
+            if profile.seeds < 1:
+                raise ValueError(
+                    f"profile {name!r} of {self.id!r} needs at least one seed; got {profile.seeds}"
+                )
+            encode(profile.settings, f"the settings of profile {name!r} of {self.id!r}")
+        if not self.methods or len(set(self.methods)) != len(self.methods):
+            raise ValueError(
+                f"experiment {self.id!r} needs methods with distinct names; got {list(self.methods)}"
+            )

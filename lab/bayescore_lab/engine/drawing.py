@@ -1,0 +1,161 @@
+"""From records to what is kept: tables, figures, quantile traces and a summary with the verdicts.
+
+Drawing only reads records, of the grid that was asked for. All it writes is small enough to be committed
+(no file above 1 MB), and the summary alone suffices to build the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayescore.plotting.style import figure_style
+from bayescore_lab.engine.declare import Claim
+from bayescore_lab.engine.encoding import dumps, loads
+from bayescore_lab.engine.figure_files import png, svg, write_caption
+from bayescore_lab.engine.files import prepare_folder, write_file
+from bayescore_lab.engine.plan import Plan
+from bayescore_lab.engine.record import Record, Records
+from bayescore_lab.engine.records import RecordStore
+from bayescore_lab.engine.tables import Table
+from bayescore_lab.engine.traces import QUANTILES, quantile_trace
+from bayescore_lab.engine.verdicts import Judgement
+
+__all__ = ["FILE_LIMIT", "Drawn", "NothingToDraw", "draw"]
+
+#: bytes that no committed file exceeds
+FILE_LIMIT = 1_000_000
+
+
+class NothingToDraw(ValueError):
+    """There is no finished run of the grid."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was drawn: for the terminal to show, and where the files are."""
+
+    folder: Path
+    records: Records
+    tables: Sequence[Table]
+    judgements: Sequence[tuple[Claim, Judgement]]
+    files: Sequence[str]
+
+
+def draw(plan: Plan, out: Path) -> Drawn:
+    """Write the artefacts of a plan from the records in `out`; NothingToDraw where no run is finished."""
+    store = RecordStore(plan.folder(out))
+    everything = store.read()
+    records = plan.choose(everything)
+    if not records:
+        raise NothingToDraw(f"{plan.experiment.id} has no finished run to draw in {store.path}")
+    folder = plan.artefacts(out)
+    prepare_folder(folder)
+    tables = plan.experiment.tables(records)
+    judgements = [(claim, claim.rule.judge(records)) for claim in plan.experiment.claims]
+    files: dict[str, str | bytes] = {}
+    for table in tables:
+        files[f"{table.stem}.csv"] = table.csv()
+        files[f"{table.stem}.md"] = table.markdown()
+    with figure_style():
+        figures = plan.experiment.figures(records)
+        for figure in figures:
+            write_caption(figure)
+            files[f"{figure.stem}.png"] = png(figure.drawing)
+            files[f"{figure.stem}.svg"] = svg(figure.drawing)
+    if len(files) != 2 * (len(tables) + len(figures)):
+        raise ValueError(f"the tables or figures of {plan.experiment.id} share a name; give each its own")
+    files["traces.json"] = _traces(plan, records)
+    summary = _facts(plan, records, everything, store.corrupt) | {
+        "claims": [
+            {"text": claim.text, "location": claim.location, "rule": claim.rule.words} | vars(judgement)
+            for claim, judgement in judgements
+        ],
+        "paper": [vars(value) for value in plan.experiment.paper],
+        "tables": [
+            {"file": t.stem, "title": t.title, "note": t.note, "columns": t.columns, "cells": t.cells}
+            for t in tables
+        ],
+        "figures": [{"file": f.stem, "title": f.title, "caption": f.caption} for f in figures],
+        "files": sorted(files),
+    }
+    files["summary.json"] = dumps(summary, indent=1) + "\n"  # last: it speaks of the others
+    before = _drawn_before(folder)
+    for name, content in files.items():
+        write_file(folder / name, content)
+    for name in before - files.keys():
+        (folder / name).unlink(missing_ok=True)
+    return Drawn(folder, records, tables, judgements, list(files))
+
+
+def _facts(
+    plan: Plan, records: Records, everything: Sequence[Record], corrupt: Sequence[int]
+) -> dict[str, Any]:
+    experiment = plan.experiment
+    finished = {record.run for record in records}
+    failed = {record.run for record in everything if record.run in plan.runs} - finished
+    return {
+        "experiment": experiment.id,
+        "title": experiment.title,
+        "location": experiment.location,
+        "shows": experiment.shows,
+        "command": plan.command,
+        "profile": plan.profile,
+        "settings": plan.settings,
+        "minutes": experiment.profiles[plan.profile].minutes,
+        "seeds": len(plan.seeds),
+        "methods": plan.methods,
+        "arms": list(records.arms),
+        "runs": len(plan.runs),
+        "finished": len(finished),
+        "failures": len(failed),
+        "corrupt_lines": list(corrupt),
+        "score_calls": sum(record.score_calls for record in records),
+        "seconds": round(sum(record.seconds for record in records), 3),
+        "commit": _distinct(record.commit for record in records),
+        "versions": _distinct(record.versions for record in records),
+        "machine": _distinct(record.machine for record in records),
+    }
+
+
+def _traces(plan: Plan, records: Records) -> str:
+    """Quantiles of every trace of every arm, on as many points as the size of a file allows."""
+    text = ""
+    for points in (200, 100, 50, 25):
+        arms: dict[str, Any] = {}
+        for arm, chosen in records.arms.items():
+            names = dict.fromkeys(name for record in chosen for name in record.trace)
+            names.pop(plan.experiment.axis, None)
+            found = {name: quantile_trace(chosen, name, plan.experiment.axis, points) for name in names}
+            arms[arm] = {
+                name: {"n": trace.n, "x": _short(trace.x), "values": [_short(row) for row in trace.values]}
+                for name, trace in found.items()
+                if trace is not None
+            }
+        head = {"experiment": plan.experiment.id, "profile": plan.profile, "axis": plan.experiment.axis}
+        text = dumps(head | {"quantiles": QUANTILES, "arms": arms}, separators=(",", ":")) + "\n"
+        if len(text) < FILE_LIMIT:
+            break
+    return text
+
+
+def _short(values: Any) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
+
+
+def _distinct(values: Any) -> list[Any]:
+    seen: list[Any] = []
+    for value in values:
+        if value not in seen:
+            seen.append(value)
+    return seen
+
+
+def _drawn_before(folder: Path) -> set[str]:
+    """The files that the last drawing left; nothing else in the folder is ever removed."""
+    try:
+        return {Path(name).name for name in loads((folder / "summary.json").read_bytes())["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

@@ -1,0 +1,44 @@
+"""Numbers and intervals as people read them: the one place that rounds."""
+
+from __future__ import annotations
+
+import math
+
+from bayescore_lab.engine.statistics import Interval
+
+__all__ = ["counted", "duration", "interval_text", "number"]
+
+
+def number(value: float, digits: int = 4) -> str:
+    """`value` with so many significant digits; whole numbers are written out."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if abs(value) < 1e9 and value == int(value):
+        return f"{int(value):,}" if abs(value) >= 1e5 else str(int(value))
+    if 10**digits <= abs(value) < 1e9:
+        return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:.0f}"
+    return f"{value:.{digits}g}"
+
+
+def interval_text(interval: Interval, digits: int = 4) -> str:
+    """The estimate with its interval, or alone where the data did not suffice for one."""
+    if not interval.known:
+        return number(interval.estimate, digits)
+    return (
+        f"{number(interval.estimate, digits)} "
+        f"[{number(interval.low, digits)}, {number(interval.high, digits)}]"
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 run", "20 runs"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

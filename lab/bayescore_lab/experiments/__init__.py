@@ -1,0 +1,1 @@
+"""The experiments, one declaration per file; `bayescore reproduce list` shows them."""

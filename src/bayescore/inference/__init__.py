@@ -1,0 +1,1 @@
+"""Fitting a family to a target: `fit`, its loop, its result and its file."""

@@ -1,0 +1,1 @@
+"""Pictures of fits and of networks' probabilities; needs matplotlib."""

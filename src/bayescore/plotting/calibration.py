@@ -1,0 +1,82 @@
+"""Pictures of classifiers: reliability diagrams, and risk against coverage.
+
+A reliability diagram shows, for every bin, how often what was said with confidence c came true; the gap to
+the diagonal is what the ECE adds up, and the grey bars say how many data a bin holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from bayescore.metrics.calibration import ece, reliability
+from bayescore.metrics.detection import risk_coverage
+from bayescore.plotting.style import figure_style, looks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_reliability", "plot_reliability", "plot_risk_coverage"]
+
+Arms = Mapping[str, tuple[Tensor, Tensor]]
+_GREY = "#CFCFCF"
+
+
+def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
+    """One reliability diagram per arm, side by side.
+
+    Arguments:
+        arms: by name, probabilities (N, K) and labels (N,).
+    """
+    with figure_style():
+        figure = _figure(2.5 * len(arms) + 0.4, 2.7)
+        axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
+        for axis, (name, (probs, labels)) in zip(axes, arms.items(), strict=True):
+            draw_reliability(axis, probs, labels, bins, colour=looks(arms)[name].colour)
+            axis.set_title(name)
+            axis.set_xlabel("confidence")
+        axes[0].set_ylabel("accuracy")
+    return figure
+
+
+def draw_reliability(
+    axes: Axes, probs: Tensor, labels: Tensor, bins: int = 15, *, colour: str = "#0072B2"
+) -> None:
+    """A top-label reliability diagram; its ECE is that of 15 bins, as everywhere, whatever is drawn."""
+    curve = reliability(probs, labels, bins)
+    confidence, accuracy, share = (v.cpu().numpy() for v in (curve.confidence, curve.accuracy, curve.share))
+    axes.bar(confidence, share, width=0.8 / bins, color=_GREY, zorder=1)
+    axes.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle=(0, (4, 2)), zorder=2)
+    axes.vlines(confidence, confidence, accuracy, color=colour, linewidth=1, alpha=0.6, zorder=3)
+    axes.plot(confidence, accuracy, color=colour, marker="o", zorder=4)
+    axes.text(0.04, 0.95, f"ECE {100 * ece(probs, labels):.2f} %", transform=axes.transAxes, va="top")
+    axes.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
+
+
+def plot_risk_coverage(arms: Arms) -> Figure:
+    """Error on the most confident share of the data, one line per arm, with its area (AURC)."""
+    with figure_style():
+        figure = _figure(4.2, 3.0)
+        axes = figure.subplots()
+        for name, look in looks(arms).items():
+            curve = risk_coverage(*arms[name])
+            axes.plot(
+                100 * curve.coverage.cpu().numpy(), 100 * curve.risk.cpu().numpy(),
+                color=look.colour, linestyle=look.line, label=f"{name} (AURC {100 * curve.area:.2f} %)",
+            )  # fmt: skip
+        axes.set(xlabel="coverage: most confident share answered, %", ylabel="risk: error among them, %")
+        axes.set_xlim(0, 100)
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper left")
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise ImportError("plots need matplotlib: pip install 'bayescore[plot]'") from missing
+    return Figure(figsize=(width, height), layout="constrained")

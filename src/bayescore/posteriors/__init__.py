@@ -1,0 +1,1 @@
+"""Posteriors over the weights of a network, their likelihoods and their predictions."""

@@ -1,0 +1,276 @@
+"""Likelihoods of networks: the mean over data of the negative log-likelihood, summed over the event.
+
+    loss(outputs, y) = -(1/n) sum_i log p(y_i | outputs_i),   log p summed over the event  (1)
+so that a network with ten outputs is not off by a factor of ten (as with `mse_loss`, which averages over
+outputs). Each likelihood also says what its outputs mean: mean, variance, distribution function,
+probabilities.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bayescore.checks import unknown_name
+from bayescore.posteriors.inputs import a_tensor
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Function",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "Poisson",
+    "frozen",
+    "likelihood",
+]
+
+
+def over_event(terms: Tensor) -> Tensor:
+    """(n, *event) to (n,)."""
+    return terms.flatten(1).sum(1) if terms.dim() > 1 else terms
+
+
+class Likelihood(nn.Module):
+    """p(y | outputs). Calling it gives the loss (1)."""
+
+    name: ClassVar[str]
+    #: "classes" for probabilities over classes, "values" for a density or mass over numbers
+    kind: ClassVar[str] = "values"
+    discrete: ClassVar[bool] = False
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+        """log p(y_i | outputs_i), (n,)."""
+        raise TypeError(f"{type(self).__name__} has no log density")
+
+    def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return -self.log_prob(a_tensor(outputs), y).mean()  # (1)
+
+    def probs(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
+        """Class probabilities (n, K), for classes."""
+        raise TypeError(f"{type(self).__name__} has no class probabilities")
+
+    def mean(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
+        """E[y | outputs]."""
+        raise TypeError(f"{type(self).__name__} has no mean")
+
+    def variance(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
+        """Var[y | outputs]."""
+        raise TypeError(f"{type(self).__name__} has no variance")
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+        """P(Y <= y | outputs), elementwise."""
+        raise TypeError(f"{type(self).__name__} has no distribution function")
+
+    def config(self) -> dict[str, Any]:
+        """What rebuilds it, by name."""
+        return {}
+
+    @property
+    def status(self) -> str:
+        """What it has learned, in words."""
+        return ""
+
+
+class Categorical(Likelihood):
+    """Classes from logits (n, K), or (n, K, ...) with labels (n, ...) whose terms are summed."""
+
+    name = "categorical"
+    kind = "classes"
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        check_logits(outputs)
+        if y.is_floating_point():
+            raise TypeError(
+                f"class labels must be whole numbers; got {y.dtype}: for values use 'gaussian', "
+                "for binary outcomes 'bernoulli', for soft labels a callable"
+            )
+        return over_event(-F.cross_entropy(outputs, y, reduction="none"))
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        check_logits(outputs)
+        return outputs.softmax(1)
+
+
+class Bernoulli(Likelihood):
+    """Independent binary outcomes from logits."""
+
+    name = "bernoulli"
+    kind = "binary"
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        check_event(outputs, y)
+        y = y.to(outputs)
+        if bool(((y < 0) | (y > 1)).any()):
+            raise ValueError("binary outcomes must lie between 0 and 1; labels of -1 and 1 are (y + 1) / 2")
+        return over_event(-F.binary_cross_entropy_with_logits(outputs, y, reduction="none"))
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        return outputs.sigmoid()
+
+
+class Gaussian(Likelihood):
+    """y = outputs + noise.
+
+    Arguments:
+        noise: its standard deviation; "learned" makes it a parameter that starts at 1.
+    """
+
+    name = "gaussian"
+
+    def __init__(self, noise: float | str = 1.0) -> None:
+        super().__init__()
+        learned = noise == "learned"
+        if not learned and (isinstance(noise, str | bool) or not 0 < noise < math.inf):
+            raise ValueError(f"noise must be a positive number or 'learned'; got {noise!r}")
+        self.noise: float | str = noise
+        start = torch.tensor(0.0 if learned else math.log(float(noise)))
+        if learned:
+            self.log_noise = nn.Parameter(start)
+        else:
+            self.register_buffer("log_noise", start, persistent=False)
+
+    def config(self) -> dict[str, Any]:
+        return {"noise": self.noise}
+
+    @property
+    def status(self) -> str:
+        return f"noise {float(self.log_noise.exp()):.3g}" if self.noise == "learned" else ""
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        check_event(outputs, y)
+        return over_event(normal_log_prob(y, outputs, self.log_noise))
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        return (2 * self.log_noise).exp().to(outputs).expand_as(outputs)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return torch.special.ndtr((y - outputs) / self.log_noise.exp().to(outputs))
+
+
+class HeteroscedasticGaussian(Likelihood):
+    """Mean and log standard deviation from the two halves of the last dimension of the outputs."""
+
+    name = "heteroscedastic"
+
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        if outputs.shape[-1] % 2:
+            raise ValueError(
+                "HeteroscedasticGaussian needs an even last dimension, means, then log standard deviations; "
+                f"got outputs {tuple(outputs.shape)}"
+            )
+        mean, log_sd = outputs.chunk(2, -1)
+        return mean, log_sd
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        mean, log_sd = self.split(outputs)
+        check_event(mean, y)
+        return over_event(normal_log_prob(y, mean, log_sd))
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self.split(outputs)[0]
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        return (2 * self.split(outputs)[1]).exp()
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        mean, log_sd = self.split(outputs)
+        return torch.special.ndtr((y - mean) / log_sd.exp())
+
+
+class Poisson(Likelihood):
+    """Counts whose log rate is the output."""
+
+    name = "poisson"
+    discrete = True
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        check_event(outputs, y)
+        y = y.to(outputs)
+        return over_event(y * outputs - outputs.exp() - torch.lgamma(y + 1))
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs.exp()
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        return outputs.exp()
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        # P(Y <= k) = Q(k + 1, rate), the regularised upper incomplete gamma function
+        return torch.where(y < 0, 0.0, torch.special.gammaincc((y.floor() + 1).clamp_min(1), outputs.exp()))
+
+
+class Function(Likelihood):
+    """Any callable (outputs, y) to the mean negative log-likelihood; predictions are the raw outputs."""
+
+    name = "function"
+
+    def __init__(self, loss: Callable[[Any, Any], Tensor]) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.loss(outputs, y)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        return torch.zeros_like(outputs)
+
+
+def check_logits(outputs: Tensor) -> None:
+    """Raise unless there are two classes or more: the softmax of one logit is 1, whatever was learned."""
+    if outputs.dim() < 2 or outputs.shape[1] < 2:
+        raise ValueError(
+            f"outputs {tuple(outputs.shape)} are not logits of two classes or more, (n, K); "
+            "say what they are: likelihood='gaussian' for values, 'bernoulli' for one logit"
+        )
+
+
+def check_event(outputs: Tensor, y: Tensor) -> None:
+    """Raise unless both have one shape: broadcasting (n,) against (n, 1) would compare every pair."""
+    if outputs.shape != y.shape:
+        raise ValueError(
+            f"outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} must have one shape; "
+            "use unsqueeze or squeeze on one of them"
+        )
+
+
+def normal_log_prob(y: Tensor, mean: Tensor, log_sd: Tensor) -> Tensor:
+    return -0.5 * ((y - mean) / log_sd.exp()).square() - log_sd - 0.5 * math.log(2 * math.pi)
+
+
+KINDS: dict[str, type[Likelihood]] = {
+    kind.name: kind for kind in (Categorical, Bernoulli, Gaussian, HeteroscedasticGaussian, Poisson)
+}
+
+
+def likelihood(what: str | Likelihood | Callable[[Any, Any], Tensor], **config: Any) -> Likelihood:
+    """A likelihood from its name, from itself, or from a callable mean negative log-likelihood."""
+    if isinstance(what, Likelihood):
+        return what
+    if isinstance(what, str):
+        if what not in KINDS:
+            raise unknown_name("likelihood", what, KINDS)
+        return KINDS[what](**config)
+    if callable(what):
+        return Function(what)
+    raise TypeError(f"likelihood must be a name, a Likelihood or a callable; got {type(what).__name__}")
+
+
+def frozen(like: Likelihood) -> Likelihood:
+    """The likelihood as it stands now: what it has learned is copied, and learns no more."""
+    if next(like.parameters(), None) is None:
+        return like
+    return copy.deepcopy(like).requires_grad_(False)

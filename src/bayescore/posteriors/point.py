@@ -1,0 +1,98 @@
+"""The plain network: one set of weights, the temperature of its logits fitted on validation data if asked.
+
+Temperature scaling (Guo et al. 2017) divides the logits z by T; with b = 1/T the validation loss
+    l(b) = -(1/n) sum_i log p(y_i | b z_i)   is convex in b, and b solves  l'(b) = 0                       (1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bayescore.checks import check_number
+from bayescore.posteriors.inputs import Inputs
+from bayescore.posteriors.likelihoods import Likelihood
+from bayescore.posteriors.weights import WeightPosterior, Weights
+
+__all__ = ["PointPosterior"]
+
+REACH = 1e4  # T between 1/REACH and REACH
+
+
+class PointPosterior(WeightPosterior):
+    """The weights that `model` has now, without doubt about them.
+
+    Arguments:
+        temperature: the logits are divided by it; see `scaled`.
+    """
+
+    kind = "point"
+    leading: ClassVar[dict[str, int]] = {"weights": 0}
+    deterministic = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        likelihood: str | Likelihood | Callable[[Any, Any], Tensor] = "categorical",
+        temperature: float = 1.0,
+    ) -> None:
+        own = dict(model.named_parameters())
+        super().__init__(model, own, likelihood)
+        check_number("temperature", temperature)
+        if temperature != 1.0 and self.likelihood.kind == "values":
+            raise ValueError(f"a temperature divides logits; the likelihood {self.likelihood.name} has none")
+        self.weights = {name: value.detach().clone() for name, value in own.items()}
+        self.temperature = temperature
+
+    def scaled(self, validation: Iterable[Any]) -> PointPosterior:
+        """The same network with the temperature that suits the validation batches (inputs, labels) best."""
+        if self.likelihood.kind == "values":
+            raise ValueError(f"a temperature divides logits; the likelihood {self.likelihood.name} has none")
+        plain = self._with(1.0)
+        rows = [(*plain.outputs(Inputs.of(x), 1), y) for x, y in validation]
+        if not rows:
+            raise ValueError("the validation loader gave no batch")
+        logits = torch.cat([row[0] for row in rows]).double()
+        labels = torch.cat([row[1] for row in rows]).to(logits.device)
+        return self._with(best_temperature(logits, labels, self.likelihood))
+
+    def _with(self, temperature: float) -> PointPosterior:
+        with self.mean_():
+            return PointPosterior(self.model, likelihood=self.likelihood, temperature=temperature)
+
+    def transform(self, outputs: Tensor) -> Tensor:
+        return outputs if self.temperature == 1.0 else outputs / self.temperature
+
+    def draw(self, seed: int, index: int) -> Weights:  # noqa: ARG002
+        return self.weights
+
+    def tensors(self) -> Weights:
+        return {f"weights.{name}": value for name, value in self.weights.items()}
+
+    def config(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
+
+    @classmethod
+    def rebuild(
+        cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood, temperature: float = 1.0
+    ) -> PointPosterior:
+        made = cls(model, likelihood=likelihood, temperature=temperature)
+        made.weights = parts["weights"]
+        return made
+
+
+def best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> float:
+    """T by bisection of (1) in log b; at the end of the range if the labels can be told apart perfectly."""
+    low, high = -math.log(REACH), math.log(REACH)
+    for _ in range(60):
+        middle = (low + high) / 2
+        b = torch.tensor(math.exp(middle), dtype=logits.dtype, device=logits.device, requires_grad=True)
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(likelihood(b * logits, labels), b)
+        low, high = (low, middle) if float(slope) > 0 else (middle, high)
+    return math.exp(-(low + high) / 2)

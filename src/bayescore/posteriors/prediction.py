@@ -1,0 +1,179 @@
+"""What a posterior predicts: probabilities with their two kinds of uncertainty, or values with intervals.
+
+Classes, from S draws with probabilities p_s, H the entropy:
+    probs = mean_s p_s,   entropy = H(probs),   mutual_information = H(probs) - mean_s H(p_s)          (1)
+Values, from S outputs o_s of a likelihood with mean mu, variance v and distribution function C:
+    mean = mean_s mu(o_s),   std^2 = mean_s v(o_s) + Var_s mu(o_s),   quantile: mean_s C(o_s, y) = q   (2)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayescore.posteriors.likelihoods import Likelihood, check_event
+
+__all__ = ["ClassPrediction", "Prediction", "ValuePrediction", "collected", "entropy", "mixed"]
+
+
+def entropy(probs: Tensor, binary: bool = False) -> Tensor:
+    """Entropy in nats over dimension 1, or elementwise for binary outcomes."""
+    if binary:
+        return -(torch.xlogy(probs, probs) + torch.xlogy(1 - probs, 1 - probs))
+    return -torch.xlogy(probs, probs).sum(1)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A prediction from `samples` draws of the weights."""
+
+    samples: int
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"a {type(self).__name__} has no {name}; classes have probs, entropy and mutual_information, "
+            "values have mean, std, quantile and interval"
+        )
+
+
+@dataclass(frozen=True)
+class ClassPrediction(Prediction):
+    """Class probabilities; for binary outcomes, the probability of 1 of every output.
+
+    probs: (n, K, ...).  expected_entropy: mean entropy of the single draws.
+    """
+
+    probs: Tensor
+    expected_entropy: Tensor
+    binary: bool = False
+
+    @property
+    def entropy(self) -> Tensor:
+        """Total uncertainty, in nats."""
+        return entropy(self.probs, self.binary)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """The part of it that comes from not knowing the weights."""
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    @property
+    def mean(self) -> Tensor:
+        """The same as `probs`."""
+        return self.probs
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the outcome's indicator."""
+        return (self.probs * (1 - self.probs)).sqrt()
+
+    @property
+    def classes(self) -> Tensor:
+        """The most probable class."""
+        return (self.probs > 0.5).long() if self.binary else self.probs.argmax(1)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log of the averaged probability of the labels y, summed over the event, (n,)."""
+        p = self.probs.clamp(torch.finfo(self.probs.dtype).tiny, 1)
+        if self.binary:
+            check_event(self.probs, y)
+            if not bool(((y == 0) | (y == 1)).all()):
+                raise ValueError("binary outcomes must be 0 or 1")
+            chosen = torch.where(y.bool(), p, (1 - self.probs).clamp_min(torch.finfo(p.dtype).tiny))
+        else:
+            chosen = p.gather(1, y.unsqueeze(1)).squeeze(1)
+        return chosen.log().flatten(1).sum(1) if chosen.dim() > 1 else chosen.log()
+
+
+@dataclass(frozen=True)
+class ValuePrediction(Prediction):
+    """Values: an equal mixture over the draws.
+
+    outputs: (S, n, ...), the network's outputs under every draw.
+    """
+
+    outputs: Tensor
+    likelihood: Likelihood
+
+    @property
+    def mean(self) -> Tensor:
+        return self.likelihood.mean(self.outputs).mean(0)
+
+    @property
+    def std(self) -> Tensor:
+        """Total standard deviation (2): noise and weights."""
+        between = self.likelihood.mean(self.outputs).var(0, correction=0)
+        return (self.likelihood.variance(self.outputs).mean(0) + between).sqrt()
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """The part that comes from not knowing the weights."""
+        return self.likelihood.mean(self.outputs).std(0, correction=0)
+
+    def quantile(self, q: float) -> Tensor:
+        """The q-quantile of every output, by bisection of the mixture's distribution function."""
+        if not 0 < q < 1:
+            raise ValueError(f"q must lie in (0, 1); got {q}")
+        centre, spread = self.mean, self.std
+        reach = spread * (2 / math.sqrt(q * (1 - q))) + 1e-6  # Cantelli's bound, with room
+        low, high = centre - reach, centre + reach
+        if self.likelihood.discrete:
+            low, high = low.floor().clamp_min(0) - 1, high.ceil()
+        for _ in range(64):
+            middle = (low + high) / 2
+            if self.likelihood.discrete:
+                middle = middle.floor()
+            above = self.likelihood.cdf(self.outputs, middle).mean(0) >= q
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return high
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds a share `level`."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie in (0, 1); got {level}")
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log of the averaged density of y, (n,)."""
+        rows = torch.stack([self.likelihood.log_prob(o, y) for o in self.outputs])
+        return rows.logsumexp(0) - math.log(len(rows))
+
+
+def collected(draws: Iterable[Tensor], likelihood: Likelihood) -> ClassPrediction | ValuePrediction:
+    """The prediction from the outputs of single draws; classes are summed up, values kept."""
+    if likelihood.kind == "values":
+        outputs = torch.stack(list(draws))
+        return ValuePrediction(len(outputs), outputs, likelihood)
+    binary = likelihood.kind == "binary"
+    count, total, doubt = 0, torch.zeros(()), torch.zeros(())
+    for outputs in draws:
+        probs = likelihood.probs(outputs.double() if binary else outputs)  # 1 - p must keep its digits
+        h = entropy(probs, binary)
+        total, doubt = (total.add_(probs), doubt.add_(h)) if count else (probs, h)
+        count += 1
+    return ClassPrediction(count, total / count, doubt / count, binary)
+
+
+def mixed(
+    predictions: list[ClassPrediction] | list[ValuePrediction],
+) -> ClassPrediction | ValuePrediction:
+    """The mixture of predictions with equal weights.
+
+    For values, draws of a prediction that has fewer than the others are repeated, as evenly as can be.
+    """
+    count = sum(p.samples for p in predictions)
+    first = predictions[0]
+    if isinstance(first, ClassPrediction):
+        rows = [p for p in predictions if isinstance(p, ClassPrediction)]
+        probs = torch.stack([p.probs for p in rows]).mean(0)
+        doubt = torch.stack([p.expected_entropy for p in rows]).mean(0)
+        return ClassPrediction(count, probs, doubt, first.binary)
+    most = max(p.samples for p in predictions)
+    outputs = [p.outputs[torch.arange(most) * p.samples // most] for p in predictions]
+    return ValuePrediction(most * len(outputs), torch.cat(outputs), first.likelihood)

@@ -1,0 +1,94 @@
+"""Scores and densities of a target, counted: what a search and a fit asked of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayescore.rng import Streams
+from bayescore.targets.base import Target
+
+__all__ = ["Counted", "CountingOracle", "Counts"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a run asked of its target."""
+
+    score_calls: int = 0
+    hessian_products: int = 0
+    density_evaluations: int = 0  # for the recorded metrics
+    check_calls: int = 0  # scores taken by the check of the target at the start
+    skipped_steps: int = 0  # steps left out because a score was not finite
+    start_calls: int = 0  # how many of the score calls went into finding a start
+
+
+class Counted:
+    """Values and scores of a target at points (n, D), counted; what is not finite is worth -inf."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.score_calls, self.density_evaluations = target, 0, 0
+
+    def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, score = self.target.log_prob_and_score(x)
+        self.score_calls += len(x)
+        fine = value.isfinite() & score.isfinite().all(-1)
+        return torch.where(fine, value, -torch.inf), torch.where(fine.unsqueeze(-1), score, 0.0)
+
+    def value(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            value = self.target.log_prob(x)
+        self.density_evaluations += x.shape[:-1].numel()
+        return torch.where(value.isfinite(), value, -torch.inf)
+
+
+class CountingOracle:
+    """Gives scores to a method, counts them, and notes which fits got a non-finite answer.
+
+    Arguments:
+        target: the target, single or a batch of F.
+        streams: the random numbers of the fits, for noisy scores.
+
+    `score_calls` counts one per point and evaluation, the same for each fit. A non-finite answer is replaced
+    by zeros, so that nothing breaks; `bad` (F,) then says which fits must not use this step.
+    """
+
+    def __init__(self, target: Target, streams: Streams) -> None:
+        self.target, self.streams = target, streams
+        self.has_density = target.has_density and not target.stochastic
+        self.score_calls = 0
+        self.hessian_products = 0
+        self.bad: Tensor | None = None
+
+    def score(self, x: Tensor) -> Tensor:
+        answer = self._checked(self.target.score(x, self.streams), x)
+        self.score_calls += x.shape[-2]
+        return answer
+
+    def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, score = self.target.log_prob_and_score(x)
+        self.score_calls += x.shape[-2]
+        return self._checked(value.unsqueeze(-1), x).squeeze(-1), self._checked(score, x)
+
+    def hessian_product(self, x: Tensor, v: Tensor) -> Tensor:
+        answer = self._checked(self.target.hessian_product(x, v), x)
+        self.hessian_products += x.shape[-2]
+        return answer
+
+    def _checked(self, answer: Tensor, x: Tensor) -> Tensor:
+        answer = answer.detach()
+        if answer.shape[:-1] != x.shape[:-1]:
+            raise ValueError(
+                f"{type(self.target).__name__} was asked at points {tuple(x.shape)} "
+                f"and answered with the shape {tuple(answer.shape)}"
+            )
+        if math.isfinite(float(answer.sum())):
+            return answer
+        finite = answer.isfinite().flatten(1).all(-1)  # (F,)
+        if finite.all():  # only the sum overflowed
+            return answer
+        self.bad = ~finite if self.bad is None else self.bad | ~finite
+        return torch.where(finite[:, None, None], answer, torch.zeros_like(answer))

@@ -1,0 +1,41 @@
+"""The plain algorithm is the one we claim to be faster than: same noise, same parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bayescore as bs
+from bayescore_lab.bench.plain import plain_proximal
+
+GAUSSIAN = bs.targets.Gaussian.random(3, seed=1), bs.families.FullGaussian.init(3, seed=2)
+MIXTURE = bs.targets.GaussianMixture.random(3, 5, seed=1), bs.families.GaussianMixture.init(3, 5, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("target", "family", "metric"),
+    [(*GAUSSIAN, None), (*GAUSSIAN, "euclidean"), (*MIXTURE, None)],
+    ids=["gaussian", "gaussian-euclidean", "mixture"],
+)
+@pytest.mark.parametrize("samples", [1, 3])
+def test_plain_autograd_and_our_inner_loop_give_the_same_parameters(target, family, metric, samples):
+    method = bs.methods.ProximalScore(
+        samples=samples, inner_steps=20, optimizer="adam", floor=0.0, metric=metric
+    )
+    ours = bs.fit(target, family, method, steps=5, seed=3, check=False, metrics={}).family.parameters()
+    plain = plain_proximal(target, family, method, steps=5, seed=3)
+    assert ours.keys() == plain.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(plain[name], value, rtol=1e-8, atol=1e-10)
+
+
+def test_plain_algorithm_moves_the_parameters():
+    target, family = GAUSSIAN
+    plain = plain_proximal(target, family, bs.methods.ProximalScore(optimizer="adam"), steps=1, seed=0)
+    assert not torch.equal(plain["mean"], family.mean)
+
+
+def test_plain_algorithm_refuses_a_family_it_does_not_know():
+    family = bs.families.DiagonalGaussian.init(3)
+    with pytest.raises(TypeError, match="full Gaussians and mixtures; got DiagonalGaussian"):
+        plain_proximal(GAUSSIAN[0], family, bs.methods.ProximalScore(), steps=1, seed=0)

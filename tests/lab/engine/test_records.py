@@ -1,0 +1,143 @@
+"""The record file: what survives a kill, a full disk, a damaged line and a second writer."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import threading
+
+import pytest
+from toy_tools import make_record, read_lines
+
+from bayescore_lab.engine import Records
+from bayescore_lab.engine import records as records_module
+from bayescore_lab.engine.records import RecordStore
+
+FIELDS = "experiment run method seed config metrics trace score_calls seconds status"
+FIELDS += " commit versions machine started"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RecordStore(tmp_path)
+
+
+def test_a_line_has_exactly_the_fields_of_a_record(store):
+    store.append(make_record("a"))
+    assert " ".join(read_lines(store.path)[0]) == FIELDS
+
+
+def test_numbers_that_are_none_come_back(store):
+    store.append(make_record("a", kl=math.inf))
+    store.append(make_record("b", kl=math.nan))
+    first, second = RecordStore(store.path.parent).read()
+    assert first == make_record("a", kl=math.inf)
+    assert math.isnan(second.metrics["kl"])
+    assert math.isnan(second.trace["kl"][1])
+
+
+def test_a_finished_run_is_never_added_twice_and_a_failed_one_may_be_tried_again(store):
+    assert store.append(make_record("a", "failed"))
+    assert store.append(make_record("a"))
+    assert not store.append(make_record("a"))
+    assert not RecordStore(store.path.parent).append(make_record("a"))
+    assert [record.done for record in store.read()] == [False, True]
+
+
+@pytest.mark.parametrize("half", [b'{"experiment":"toy","ru', b"{}", b'{"experiment":\n', b"\0\0\0\0\n"])
+def test_a_half_written_last_line_is_dropped_from_the_file(store, half):
+    store.append(make_record("a"))
+    whole = store.path.read_bytes()
+    store.path.write_bytes(whole + half)
+    again = RecordStore(store.path.parent)
+    assert [record.run for record in again.read()] == ["a"]
+    assert store.path.read_bytes() == whole
+    assert again.corrupt == []
+
+
+def test_a_half_line_left_by_another_process_is_cut_before_appending(store):
+    store.append(make_record("a"))
+    with store.path.open("ab") as file:
+        file.write(b'{"half')
+    store.append(make_record("b"))
+    assert [line["run"] for line in read_lines(store.path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("damage", [b"garbage \xff\r\r", b'{"valid": "json"}', b""])
+def test_a_corrupt_line_in_the_middle_is_reported_by_its_number_and_kept(store, damage):
+    for name in "abc":
+        store.append(make_record(name))
+    lines = store.path.read_bytes().split(b"\n")
+    lines[1] = damage
+    store.path.write_bytes(b"\n".join(lines))
+    again = RecordStore(store.path.parent)
+    assert [record.run for record in again.read()] == ["a", "c"]
+    assert again.corrupt == [2]
+    again.append(make_record("d"))
+    assert store.path.read_bytes().split(b"\n")[1] == damage
+    assert again.done() == {"a", "c", "d"}
+
+
+def test_a_last_line_of_another_format_is_reported_and_not_removed(store):
+    store.append(make_record("a"))
+    with store.path.open("ab") as file:
+        file.write(b'{"valid": "json"}\n')
+    again = RecordStore(store.path.parent)
+    assert [record.run for record in again.read()] == ["a"]
+    assert again.corrupt == [2]
+    assert len(read_lines(store.path)) == 2
+
+
+@pytest.mark.parametrize("accepted", [0, 7])
+def test_a_full_disk_leaves_the_file_as_it_was(store, monkeypatch, accepted):
+    store.append(make_record("a"))
+    before = store.path.read_bytes()
+    write = os.write
+
+    def full(file, data):
+        if not accepted:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data[:accepted])
+
+    monkeypatch.setattr(records_module.os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.append(make_record("b"))
+    assert store.path.read_bytes() == before
+    monkeypatch.undo()
+    assert store.append(make_record("b"))
+    assert [record.run for record in store.read()] == ["a", "b"]
+
+
+def test_many_writers_never_mix_their_lines(tmp_path):
+    def write(worker: int) -> None:
+        mine = RecordStore(tmp_path)
+        for place in range(20):
+            mine.append(make_record(f"own {worker} {place}"))
+            mine.append(make_record(f"shared {place}"))
+
+    threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    runs = [line["run"] for line in read_lines(tmp_path / "records.jsonl")]
+    assert len(runs) == len(set(runs)) == 4 * 20 + 20
+
+
+def test_a_file_that_was_replaced_is_read_anew(store):
+    store.append(make_record("a"))
+    store.append(make_record("b"))
+    store.path.write_bytes(make_record("c").line())
+    assert store.done() == {"c"}
+
+
+def test_records_select_by_config_and_read_metrics():
+    records = Records([make_record("a", kl=1.0), make_record("b", kl=math.nan)])
+    assert list(records.arms) == ["Ours"]
+    assert len(records.where(steps=3)) == 2
+    assert len(records.where(steps=4)) == 0
+    assert records.values("kl", math.inf).tolist() == [1.0, math.inf]
+    assert records.values("absent", 0.0).tolist() == [0.0, 0.0]
+    assert records.values(lambda record: record.score_calls).tolist() == [2.0, 2.0]
+    assert records[:1].seeds == [0]
