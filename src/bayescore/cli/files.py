@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 from bayescore.cli.errors import UserError
 from bayescore.inference.export import model_of
 from bayescore.inference.result import Fit
+from bayescore.io import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +47,8 @@ def write_output(fit: Fit, path: Path, draws: int | None, resample: bool = False
         fit.save(path)
         return
     data = fit.to_arviz(draws=draws or 4000, seed=fit.seed, resample=resample)
-    _whole(path, lambda part: data.to_netcdf(str(part)))
+    with replacing(path) as part:
+        data.to_netcdf(str(part))
 
 
 def write_plot(fit: Fit, path: Path) -> None:
@@ -62,7 +62,8 @@ def write_plot(fit: Fit, path: Path) -> None:
 
 def write_figure(figure: Figure, path: Path) -> None:
     """Any picture."""
-    _whole(path, lambda part: figure.savefig(part, dpi=150))
+    with replacing(path) as part:
+        figure.savefig(part, dpi=150)
 
 
 def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:
@@ -80,11 +81,3 @@ def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:
             pass
     except OSError as problem:
         raise UserError(f"{option} {path} cannot be written: {path.parent}: {problem.strerror}") from problem
-
-
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the destination, then move into place."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bayescore-") as folder:
-        part = Path(folder) / path.name
-        write(part)
-        os.replace(part, path)

@@ -1,8 +1,9 @@
-"""The check of a target before a run: is it finite where q0 lives, and is its score a gradient?
+"""Checks of a target before a run: is it finite where q0 has its mass, and is its score a gradient?
 
     s(x) . v = d/dh log Phi(x + h v) at h = 0,  by a central difference                       (1)
-A score that comes without a density is asked far out instead: where x . s(x) > 0 all around, the density
-would grow without bound, which is what a wrong sign looks like                                     (2)
+A score without a density is evaluated far from q0 instead: where x . s(x) > 0 in every direction, the density
+would grow without bound; most likely the score has the wrong sign                                  (2)
+A log density that is linear in a coordinate cannot be normalised (targets/propriety.py).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from torch import Tensor
 from bayescore.families.base import Family
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
+from bayescore.targets.propriety import REMEDY, improper_coordinates
 
-__all__ = ["check_match", "check_start"]
+__all__ = ["check_match", "check_target", "propriety_objection"]
 
 DRAWS = 20
 
@@ -37,8 +39,8 @@ def check_match(target: Target, family: Family) -> None:
         )
 
 
-def check_start(target: Target, family: Family) -> int:
-    """Check the target at draws from a batch of families (F,); returns the score calls it took per fit."""
+def check_target(target: Target, family: Family) -> int:
+    """Check the target at draws from a batch of families (F,); returns the score calls that took per fit."""
     F = family.batch_shape[0]
     streams = Streams([104_729] * F, dtype=family.dtype, device=family.device)
     with torch.no_grad():
@@ -77,7 +79,7 @@ def _check_gradient(target: Target, x: Tensor, score: Tensor, usable: Tensor, st
     with torch.no_grad():
         up, down = target.log_prob(x + h * v), target.log_prob(x - h * v)
     numeric, given = (up - down) / (2 * h.squeeze(-1)), (score * v).sum(-1)
-    # what rounding alone can do to the difference quotient
+    # the error that rounding alone can cause in the difference quotient
     noise = 10 * eps * torch.maximum(up.abs(), down.abs()) / h.squeeze(-1)
     far = (numeric - given).abs() > 0.02 * (numeric.abs() + given.abs()) + noise + 1e-6
     judged = usable & numeric.isfinite()
@@ -93,7 +95,7 @@ def _check_gradient(target: Target, x: Tensor, score: Tensor, usable: Tensor, st
 
 
 def _check_outward(target: Target, x: Tensor) -> None:
-    """(2) at points a thousand spreads away from the start."""
+    """(2) at points a thousand standard deviations of q0 away."""
     centre = x.mean(-2, keepdim=True)
     d = x - centre
     far = centre + 1e3 * d
@@ -104,3 +106,11 @@ def _check_outward(target: Target, x: Tensor) -> None:
             "that, so its sign is probably flipped; a score is the gradient of +log density "
             "(pass check=False if you know better)"
         )
+
+
+def propriety_objection(target: Target, draws: Tensor) -> str | None:
+    """A reason not to trust any fit, if the log density is linear in a coordinate."""
+    linear = improper_coordinates(target, draws)
+    if not linear:
+        return None
+    return f"the log density is linear in {', '.join(linear)}, so it cannot be normalised; {REMEDY}"
