@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 import bayescore as bs
 from bayescore.families import DiagonalGaussian, FullGaussian, LowRankGaussian
+from bayescore.inference.options import FitKeywords, ResumeKeywords, RunOptions
 from bayescore.methods import GSM, METHODS, BaM, Fisher, Score
 from bayescore.targets import Banana, Gaussian, LogDensity, NoisyScore, ScoreFunction
-from cases import EVERY, family, normal
+from cases import EVERY, family, normal, same_run
 
 TARGET, Q = Gaussian.random(3), FullGaussian.init(3)
 
@@ -27,7 +30,9 @@ def refused(error, sentence: str, *arguments: object, **options: object) -> None
     [
         ((lambda x: -x, Q), TypeError, "target must be a bayescore Target; got function"),
         ((TARGET, torch.zeros(3)), TypeError, "family must be a bayescore Family; got Tensor"),
-        ((TARGET, Q, "bam"), TypeError, "method must be a bayescore Method; got str"),
+        ((TARGET, Q, 3), TypeError, "method must be a bayescore Method; got int"),
+        ((TARGET, Q, "bamm"), ValueError, "no method called 'bamm'; did you mean 'bam'.*advi, auto, bam"),
+        ((TARGET, Q, "automatic"), ValueError, "no method called 'automatic'; did you mean 'auto'"),
         ((TARGET, Q, BaM), TypeError, "method must be an object, not the class BaM; call it"),
         ((TARGET, FullGaussian), TypeError, "family must be an object, not the class FullGaussian; call it"),
         ((Banana, Q), TypeError, "target must be an object, not the class Banana; call it"),
@@ -100,6 +105,28 @@ def test_an_unknown_method_is_answered_with_the_nearest(word: str, meant: str) -
     ):
         bs.methods.by_name(word)
     assert bs.methods.by_name(meant) is METHODS[meant]
+
+
+def test_an_unknown_option_is_answered_with_the_nearest() -> None:
+    words = r"\(\) got an unexpected keyword argument"
+    refused(TypeError, f"fit{words} 'step'; did you mean 'steps'", TARGET, step=3)
+    fit = bs.fit(TARGET, Q, GSM(), steps=2)
+    with pytest.raises(TypeError, match=f"resume{words} 'steps'; did you mean 'stop'"):
+        bs.resume(fit, steps=3)  # type: ignore[call-arg]
+
+
+def test_every_option_of_a_run_is_a_keyword_of_fit() -> None:
+    assert {field.name for field in dataclasses.fields(RunOptions)} == set(FitKeywords.__annotations__)
+    assert set(FitKeywords.__annotations__) - set(ResumeKeywords.__annotations__) == {"steps", "check"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_name_stands_for_the_method_with_its_default_settings(name: str) -> None:
+    kind = METHODS[name]
+    q = next(family(k) for k in EVERY if type(family(k)).__name__ in kind.serves)
+    by_name, by_object = (bs.fit(TARGET, q, method, steps=3) for method in (name, kind()))
+    assert by_name.method == kind()
+    same_run(by_name, by_object)
 
 
 # -- target against family --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import torch
 import bayescore as bs
 from bayescore.inference.result import Outcome
 from bayescore.targets import Banana, Gaussian, GaussianMixture, LogDensity, NoisyScore
-from cases import BATCHABLE, RUNS, family, same_run
+from cases import BATCHABLE, RUNS, family, normal, same_run
 
 OPTIONS = {"steps": 10, "record_every": 5}
 TARGETS = [Gaussian.random(3, seed=s) for s in range(4)]
@@ -46,6 +46,17 @@ def test_one_target_serves_many_seeds_as_it_serves_one(name: str, target) -> Non
     method, kind = RUNS[name]
     together = bs.fit_many(target, family(kind), method, seeds=[5, 6, 7], **OPTIONS)
     same_run(together[2], bs.fit(target, family(kind), method, seed=7, **OPTIONS))
+
+
+@pytest.mark.parametrize("kind", [Gaussian, GaussianMixture])
+@pytest.mark.parametrize("dim", [1, 2, 3, 10])
+def test_a_target_alone_answers_as_in_a_stack(kind, dim: int) -> None:
+    """Processors that round a matrix product otherwise in a batch than alone must not show in a fit."""
+    one, other = kind.random(dim, seed=0), kind.random(dim, seed=1)
+    stacked, x = kind.stack([one, other]), normal(2, 4, dim)
+    assert torch.equal(stacked.score(x)[:1], one.score(x[:1]))
+    assert torch.equal(stacked.log_prob(x)[:1], one.log_prob(x[:1]))
+    assert torch.equal(kind.stack([one, one]).score(x), one.score(x))
 
 
 @pytest.mark.parametrize("size", [5, 8, 17, 40])

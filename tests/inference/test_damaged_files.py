@@ -106,6 +106,8 @@ KEYS = [
     "seconds",
     "seed",
     "pending",
+    "notes",
+    "objections",
 ]
 
 

@@ -14,7 +14,7 @@ import torch
 import zuko
 
 import bayescore as bs
-from bayescore.inference.result import Outcome
+from bayescore.inference.result import Outcome, Trust
 from bayescore.targets import Gaussian
 from cases import RUNS, family, same_run
 
@@ -67,7 +67,10 @@ def test_without_its_target_a_fit_can_be_sampled_but_not_judged(path: Path, fit:
     assert torch.equal(again.family.sample(5, seed=1), fit.family.sample(5, seed=1))
     assert again.elbo is None
     assert again.khat is None
-    assert "pass it to Fit.load(path, target)" in again.reasons["elbo"]
+    assert again.trust is Trust.UNKNOWN
+    assert again.verdict.startswith("unknown: ")
+    assert "pass it to Fit.load(path, target)" in again.verdict
+    assert again.summary().count("none: the fit was loaded without its target") == 2
 
 
 def test_a_file_can_be_replaced_and_leaves_no_litter(path: Path, fit: bs.Fit) -> None:

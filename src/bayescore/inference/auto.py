@@ -29,7 +29,7 @@ from bayescore.inference.loop import Loop
 from bayescore.inference.options import RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.inference.stopping import Plateau
-from bayescore.initial.finding import Start, can_search, default_family, make_start
+from bayescore.initial.finding import Start, default_family, make_start
 from bayescore.initial.gaussians import GaussianFamily
 from bayescore.methods import ADVI, BaM, Method, ProximalScore
 from bayescore.metrics.divergence import ELBO
@@ -54,14 +54,14 @@ def auto(target: Target, family: Family | None, seed: int, options: RunOptions) 
         start = make_start(target, family, seed=seed, check=options.check)
     except KeyboardInterrupt:
         return interrupted(target, family, seed, options)
-    run = _AutomaticFit(target, start, seed, options, family_chosen=family is None)
+    run = _AutomaticFit(target, start, seed, options, family_given=family is not None)
     return run.from_search() if start.searched else run.from_q0()
 
 
 def interrupted(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
     """The fit that Ctrl-C kept from its first step; `bs.resume` runs its method from q0."""
     q0 = default_family(target) if family is None else family
-    return _AutomaticFit(target, Start(q0), seed, options, family_chosen=family is None).not_run()
+    return _AutomaticFit(target, Start(q0), seed, options, family_given=family is not None).not_run()
 
 
 def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
@@ -71,7 +71,7 @@ def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
     if target.stochastic:
         return _bounded(q0, 0.1), _bounded(q0, 0.01), 5000
     batch = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
-    if can_search(target, q0):
+    if target.has_density:  # it can be searched
         return BaM(batch, "decay"), replace(POLISH, learning_rate=0.02), 200
     return BaM(batch), ProximalScore(samples=8), 300
 
@@ -87,32 +87,32 @@ class _AutomaticFit:
     """One automatic fit on its way: its start, the stages run so far, and what to say about them."""
 
     def __init__(
-        self, target: Target, start: Start, seed: int, options: RunOptions, *, family_chosen: bool
+        self, target: Target, start: Start, seed: int, options: RunOptions, *, family_given: bool
     ) -> None:
         self.target, self.start, self.seed, self.options = target, start, seed, options
-        self.family_note = f"family: {type(start.family).__name__}, for {target.dim} dimensions"
-        self.family_chosen = family_chosen
+        chosen = f"family: {type(start.family).__name__}, for {target.dim} dimensions"
+        self.family_notes = () if family_given else (chosen,)
         self.method, self.fallback, steps = _plan(target, start.family)
         self.steps = options.steps or steps
         self.compare, self.comparison_draws = ELBO(COMPARISON_DRAWS, seed=seed), 0
         self.stages: list[Fit] = []
         self.notes: list[str] = []
 
-    # -- the ways ----------------------------------------------------------------------------------
+    # -- routes ------------------------------------------------------------------------------------
 
     def from_search(self) -> Fit:
         """BaM from the start that the search found and, where it can help, proximal score matching."""
-        start = self.start.family
+        q0 = self.start.family
         recorded = self.options.metrics is None or "elbo" in self.options.metrics
         stop = Plateau("elbo", MIN_GAIN, 2) if recorded else None
-        main = self._stage(start, self.method, self.steps, max(1, self.steps // STEPS_PER_RECORD), stop)
+        main = self._stage(q0, self.method, self.steps, max(1, self.steps // STEPS_PER_RECORD), stop)
         if main.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
             return self._finish(main)
-        before, after = self._elbo(start), self._elbo(main.family)
+        before, after = self._elbo(q0), self._elbo(main.family)
         best = main
         if not after > before - MIN_GAIN:
-            best = self._begun_anew(start, before)
-        elif isinstance(start, FullGaussian | DiagonalGaussian) and self._spread(main.family) > CLOSE_SPREAD:
+            best = self._begun_anew(q0, before)
+        elif isinstance(q0, FullGaussian | DiagonalGaussian) and self._spread(main.family) > CLOSE_SPREAD:
             best = self._polished(main, after)
         if best.outcome is Outcome.WORSE:
             # That is the judgement of few records over 64 draws; over common noise the ELBO rose.
@@ -121,14 +121,14 @@ class _AutomaticFit:
             return self._finish(best, Outcome.BUDGET, status)
         return self._finish(best)
 
-    def _begun_anew(self, start: Family, before: float) -> Fit:
+    def _begun_anew(self, q0: Family, before: float) -> Fit:
         """Small steps where large ones made the start worse, and the start itself where they do so too."""
         self.notes.append("BaM made the start worse; proximal score matching began there instead")
-        again = self._stage(start, self.fallback, min(self.steps, 200))
+        again = self._stage(q0, self.fallback, min(self.steps, 200))
         if self._elbo(again.family) > before:
             return again
         self.notes.append("nothing improved on the start, which is the result")
-        loop = self._loop(start, self.method, self.steps, self.options)
+        loop = self._loop(q0, self.method, self.steps, self.options)
         return loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
 
     def _polished(self, main: Fit, before: float) -> Fit:
@@ -153,6 +153,7 @@ class _AutomaticFit:
         return self._finish(max((again, done), key=lambda fit: self._elbo(fit.family)))
 
     def _failed(self, done: Fit, q0: Family) -> bool:
+        """Whether a run diverged or ended no better than q0."""
         if done.outcome is Outcome.DIVERGED or not done.family.flat().isfinite().all():
             return True
         if self.target.has_density:
@@ -164,7 +165,7 @@ class _AutomaticFit:
         loop = self._loop(self.start.family, self.method, self.steps, self.options)
         return self._finish(loop.not_run()[0])
 
-    # -- the parts ---------------------------------------------------------------------------------
+    # -- what the routes share ---------------------------------------------------------------------
 
     def _loop(self, q: Family, method: Method, steps: int, options: RunOptions) -> Loop:
         method.check(q, self.target)
@@ -175,9 +176,10 @@ class _AutomaticFit:
         self, q: Family, method: Method, steps: int, records: int = 12, stop: Plateau | None = None
     ) -> Fit:
         """Run a method from q, with about so many records; the target is checked once at most."""
+        every = self.options.record_every
         options = replace(
             self.options,
-            record_every=self.options.record_every or max(1, steps // records),
+            record_every=max(1, steps // records) if every is None else every,
             stop=self.options.stop or stop,
             check=self.options.check and not self.start.searched and not self.stages,
         )
@@ -219,7 +221,7 @@ class _AutomaticFit:
             outcome=best.outcome if outcome is None else outcome,
             status=f"auto: {type(best.method).__name__} {best.status if status is None else status}",
             counts=done.counts + Counts(density_evaluations=self.comparison_draws),
-            notes=(*([self.family_note] if self.family_chosen else []), *self.start.notes, *self.notes),
+            notes=(*self.family_notes, *self.start.notes, *self.notes),
             _objections=objections,
         )
 

@@ -96,7 +96,7 @@ def fit_many(
         starts = [family] * len(seeds)
     else:
         starts = [Start(q) for q in _one_per_fit("families", family, len(seeds))]
-    if any(start.searched for start in starts):  # and its target checked
+    if any(start.searched for start in starts):  # the search has checked the target
         run = replace(run, check=False)
     fits = _by_method(targets, [start.family for start in starts], chosen, seeds, run)
     return [join_stages(done, [done], start) for done, start in zip(fits, starts, strict=True)]
@@ -105,6 +105,7 @@ def fit_many(
 def _automatic(
     targets: Sequence[Target], families: Sequence[Family | None], seeds: Sequence[int], options: RunOptions
 ) -> list[Fit]:
+    """Automatic fits, one after the other."""
     fits: list[Fit] = []
     for target, family, seed in zip(targets, families, seeds, strict=True):
         stopped = bool(fits) and fits[-1].outcome is Outcome.INTERRUPTED  # one Ctrl-C is for all of them
@@ -119,20 +120,21 @@ def _by_method(
     seeds: Sequence[int],
     options: RunOptions,
 ) -> list[Fit]:
+    """Fits by one method, as one batch if they can be stacked, else one after the other."""
     for target, family in zip(targets, families, strict=True):
         check_match(target, family)
         method.check(family, target)
     steps = options.steps or 1000
     try:
         batch_family, batch_target = type(families[0]).stack(families), as_batch(targets)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # they make no batch
         if len(seeds) == 1:
             raise
     else:
         method.check(batch_family, batch_target)
         loop = Loop.from_families(batch_target, targets, batch_family, method, steps, seeds, options)
         return loop.run()
-    fits: list[Fit] = []  # they make no batch: one after the other
+    fits: list[Fit] = []
     for target, family, seed in zip(targets, families, seeds, strict=True):
         batch_family, batch_target = type(family).stack([family]), as_batch([target])
         loop = Loop.from_families(batch_target, [target], batch_family, method, steps, [seed], options)

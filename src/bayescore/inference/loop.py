@@ -232,8 +232,13 @@ class Loop:
                 self._end([i], Outcome.DIVERGED, text)
             elif stop is not None and (reached := stop.reached(history)):
                 self._end([i], Outcome.CONVERGED, f"converged at step {step}: {reached}")
-            elif any([callback(self._fit(i)) for callback in self.options.callbacks]):  # noqa: C419, call all
+            elif self._asked_to_stop(i):
                 self._end([i], Outcome.STOPPED, f"stopped by a callback at step {step}")
+
+    def _asked_to_stop(self, i: int) -> bool:
+        """Whether a callback says so; all of them are called."""
+        answers = [callback(self._fit(i)) for callback in self.options.callbacks]
+        return any(answers)
 
     def _end(self, which: Iterable[int], outcome: Outcome, status: str) -> None:
         for i in which:
