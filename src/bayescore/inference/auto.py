@@ -34,14 +34,14 @@ from bayescore.initial.checks import check_match
 from bayescore.initial.finding import Start, find_start, standard
 from bayescore.initial.gaussians import Normal
 from bayescore.initial.remarks import escaped
-from bayescore.methods import ADVI, BaM, Method, ProximalScore
+from bayescore.methods import ADVI, BaM, Method, ProximalDescent, WhitenedDescent
 from bayescore.metrics.divergence import ELBO
 from bayescore.rng import generator
 from bayescore.targets.base import Target, as_batch
 
 __all__ = ["Wishes", "auto"]
 
-POLISH = ProximalScore(inner_steps=1, samples=32, learning_rate=0.05, optimizer="adam")
+POLISH_LR, CAREFUL_LR = 0.05, 0.02  # of the descent after BaM, and where BaM made things worse
 CLOSE = 0.15  # nats of spread of log Phi - log q below which q is left as it is
 GAIN = 0.02  # nats that count as an improvement
 PACE = 10  # steps of BaM between two looks at the ELBO
@@ -80,18 +80,31 @@ def auto(target: Target, family: Family | None, seed: int, wishes: Wishes) -> Fi
         run.notes.append(f"family: {type(q0).__name__}, for {target.dim} dimensions")
     check_match(target, q0)
     if not isinstance(q0, Normal):
-        return run.by_descent(q0, ProximalScore(), 1000, ADVI())
+        return run.by_descent(q0, ProximalDescent(), 1000, ADVI())
     if target.stochastic:
         return run.by_descent(q0, _noisy(q0, 0.1), 5000, _noisy(q0, 0.01))
     if not target.has_density:
-        return run.by_descent(q0, BaM(_batch(q0)), 300, ProximalScore(samples=8))
+        return run.by_descent(q0, BaM(_batch(q0)), 300, _exact(q0))
     return run.searched(q0)
 
 
-def _noisy(q0: Normal, rate: float) -> ProximalScore:
+def _noisy(q0: Normal, lr: float) -> Method:
+    """Descent for noisy scores."""
     if isinstance(q0, LowRankGaussian):
-        return ProximalScore(inner_steps=2, clip=2.0, learning_rate=0.3 * rate)
-    return ProximalScore(learning_rate=rate)
+        return ProximalDescent(inner_steps=2, clip=2.0, lr=0.3 * lr)
+    return WhitenedDescent(lr=lr)
+
+
+def _exact(q0: Normal) -> Method:
+    """Descent for exact scores without a density."""
+    return ProximalDescent(draws=8) if isinstance(q0, LowRankGaussian) else WhitenedDescent(draws=8)
+
+
+def _polish(q: Family, lr: float) -> Method:
+    """Descent from a q that is nearly right."""
+    if isinstance(q, LowRankGaussian):
+        return ProximalDescent(inner_steps=1, draws=32, lr=lr)
+    return WhitenedDescent(inner_steps=1, draws=32, lr=lr, optimizer="adam")
 
 
 def _batch(q: Family) -> int:
@@ -147,7 +160,7 @@ class _Run:
     def _from_the_start(self, start: Family, before: float, method: Method, steps: int) -> Fit:
         """Small steps where large ones made the start worse, and the start itself where they do so too."""
         self.notes.append("BaM made the start worse; proximal score matching began there instead")
-        again = self.stage(start, replace(POLISH, learning_rate=0.02), min(steps, 200))
+        again = self.stage(start, _polish(start, CAREFUL_LR), min(steps, 200))
         if self.elbo(again.family) > before:
             return again
         self.notes.append("nothing improved on the start, which is the result")
@@ -155,7 +168,7 @@ class _Run:
         return replace(same, outcome=Outcome.BUDGET, status="no method improved on the start")
 
     def _polished(self, main: Fit, before: float, steps: int) -> Fit:
-        more = self.stage(main.family, POLISH, steps)
+        more = self.stage(main.family, _polish(main.family, POLISH_LR), steps)
         gain = self.elbo(more.family) - before
         words = (
             f"gained {gain:.2g} nats of ELBO and was kept" if gain > 0 else "gained nothing and was dropped"

@@ -16,7 +16,7 @@ from bayescore.inference.result import Fit
 from bayescore.inference.stopping import Plateau
 from bayescore.initial.checks import check_match
 from bayescore.initial.finding import Start, can_search, find_start, standard
-from bayescore.methods import Method, ProximalScore
+from bayescore.methods import BaM, Method
 from bayescore.targets.base import Target, as_batch
 from bayescore.targets.counting import Counts
 
@@ -176,9 +176,7 @@ def _automatic(
         if fits and fits[-1].outcome is Outcome.INTERRUPTED:  # one Ctrl-C is for all of them
             q0 = standard(t) if q is None else q
             options = wishes.options(1000)
-            loop = Loop.start(
-                as_batch([t]), type(q0).stack([q0]), ProximalScore(), 1000, [seed], options, [t]
-            )
+            loop = Loop.start(as_batch([t]), type(q0).stack([q0]), BaM(), 1000, [seed], options, [t])
             fits += loop.stop()
         else:
             fits.append(auto(t, q, seed, wishes))
@@ -208,7 +206,7 @@ def resume(
 _KINDS = {
     "target": (Target, "wrap a function as bs.targets.LogDensity(fn, dim=...)"),
     "family": (Family, "make one, such as bs.families.FullGaussian.init(dim)"),
-    "method": (Method, "make one, such as bs.methods.ProximalScore()"),
+    "method": (Method, "make one, such as bs.methods.BaM()"),
 }
 
 
