@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayescore.data.image_sets import IMAGE_SETS, Images, images
+from bayescore.data.labelled_images import IMAGE_SETS, Images, images
 from bayescore.data.splitting import Split, split
 
 __all__ = ["IMAGE_SETS", "Images", "Split", "images", "split"]
