@@ -1,7 +1,5 @@
 """Data sets by name: from a folder of yours, the cache, or their public address, checked by SHA-256."""
 
-from __future__ import annotations
-
 from bayescore.data.labelled_images import IMAGE_SETS, Images, images
 from bayescore.data.splitting import Split, split
 
