@@ -14,25 +14,18 @@ from bayescore.inference.export import columns, groups, model_of
 from bayescore.inference.result import Fit, Outcome, Trust, why_no_diagnosis
 from bayescore.metrics import Estimate
 
-__all__ = ["console", "marginals", "show_fit"]
+__all__ = ["marginals", "show_fit"]
 
 COORDINATES = 20
 DRAWS = 10_000
 LEVELS = (0.05, 0.5, 0.95)
 _COLOURS = {Outcome.CONVERGED: "green", Outcome.WORSE: "red", Outcome.DIVERGED: "red"}
-_PIPE_WIDTH = 120
 _ADVICE = {
     Trust.GOOD: "means, standard deviations and quantiles below can be used",
     Trust.USABLE: "rough numbers; draws kept by importance weights (--resample) are better",
     Trust.POOR: "try a richer family, another parametrisation or more steps",
 }
 _TONES = {Trust.GOOD: "green", Trust.POOR: "red", Trust.IMPROPER: "red"}
-
-
-def console() -> Console:
-    """Standard output; a pipe gets wide lines instead of the 80 columns that rich assumes."""
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=_PIPE_WIDTH)
 
 
 def marginals(fit: Fit) -> dict[str, tuple[float, ...]]:

@@ -31,7 +31,7 @@ from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.inference.stopping import Plateau
 from bayescore.initial.finding import Start, default_family, make_start
 from bayescore.initial.gaussians import GaussianFamily
-from bayescore.methods import ADVI, BaM, Method, ProximalScore
+from bayescore.methods import ADVI, BaM, Method, ProximalDescent, WhitenedDescent
 from bayescore.metrics.divergence import ELBO
 from bayescore.rng import generator
 from bayescore.targets.base import Target, as_batch
@@ -40,7 +40,7 @@ from bayescore.targets.propriety import REMEDY, coordinate_names
 
 __all__ = ["auto", "interrupted"]
 
-POLISH = ProximalScore(inner_steps=1, samples=32, learning_rate=0.05, optimizer="adam")
+POLISH_LR, CAREFUL_LR = 0.05, 0.02  # of the descent after BaM, and where BaM made things worse
 CLOSE_SPREAD = 0.15  # nats of spread of log Phi - log q below which q is left as it is
 MIN_GAIN = 0.02  # nats of ELBO that count as an improvement
 STEPS_PER_RECORD = 10  # of BaM
@@ -67,20 +67,32 @@ def interrupted(target: Target, family: Family | None, seed: int, options: RunOp
 def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
     """The method to begin with, the one that begins anew if it fails, and the number of steps."""
     if not isinstance(q0, GaussianFamily):
-        return ProximalScore(), ADVI(), 1000
+        return ProximalDescent(), ADVI(), 1000
     if target.stochastic:
-        return _bounded(q0, 0.1), _bounded(q0, 0.01), 5000
+        return _for_noise(q0, 0.1), _for_noise(q0, 0.01), 5000
     batch = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
     if target.has_density:  # it can be searched
-        return BaM(batch, "decay"), replace(POLISH, learning_rate=0.02), 200
-    return BaM(batch), ProximalScore(samples=8), 300
+        return BaM(batch, "decay"), _polish(q0, CAREFUL_LR), 200
+    return BaM(batch), _for_scores(q0), 300
 
 
-def _bounded(q0: GaussianFamily, rate: float) -> ProximalScore:
-    """Proximal score matching whose steps are bounded, however large a noisy score is."""
+def _for_noise(q0: GaussianFamily, lr: float) -> Method:
+    """Descent for noisy scores: its steps are bounded, however large a score is."""
     if isinstance(q0, LowRankGaussian):
-        return ProximalScore(inner_steps=2, clip=2.0, learning_rate=0.3 * rate)
-    return ProximalScore(learning_rate=rate)
+        return ProximalDescent(inner_steps=2, clip=2.0, lr=0.3 * lr)
+    return WhitenedDescent(lr=lr)
+
+
+def _for_scores(q0: GaussianFamily) -> Method:
+    """Descent for exact scores without a density."""
+    return ProximalDescent(draws=8) if isinstance(q0, LowRankGaussian) else WhitenedDescent(draws=8)
+
+
+def _polish(q: Family, lr: float) -> Method:
+    """Descent from a q that is nearly right."""
+    if isinstance(q, LowRankGaussian):
+        return ProximalDescent(inner_steps=1, draws=32, lr=lr)
+    return WhitenedDescent(inner_steps=1, draws=32, lr=lr, optimizer="adam")
 
 
 class _AutomaticFit:
@@ -133,7 +145,7 @@ class _AutomaticFit:
 
     def _polished(self, main: Fit, before: float) -> Fit:
         """Proximal score matching from where BaM ended, if it gains anything."""
-        more = self._stage(main.family, POLISH, max(30, self.steps // 3))
+        more = self._stage(main.family, _polish(main.family, POLISH_LR), max(30, self.steps // 3))
         gain = self._elbo(more.family) - before
         words = (
             f"gained {gain:.2g} nats of ELBO and was kept" if gain > 0 else "gained nothing and was dropped"

@@ -171,7 +171,7 @@ def _chosen_method(method: Method | str | None) -> Method | None:
 _KINDS = {
     "target": (Target, "wrap a function as bs.targets.LogDensity(fn, dim=...)"),
     "family": (Family, "make one, such as bs.families.FullGaussian.init(dim)"),
-    "method": (Method, "make one, such as bs.methods.ProximalScore()"),
+    "method": (Method, "make one, such as bs.methods.BaM()"),
 }
 
 

@@ -75,7 +75,7 @@ def find_start(target: Target, family: Family | None = None, *, seed: int = 0, c
         check: check the target first, as `bs.fit` does.
 
         start = bs.find_start(target)
-        fit = bs.fit(target, start, bs.methods.ProximalScore())
+        fit = bs.fit(target, start, bs.methods.ADVI())
     """
     q0 = default_family(target) if family is None else family
     if not can_search(target, q0):
