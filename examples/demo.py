@@ -41,7 +41,7 @@ PLACE = Path("demo/demo.png")
 METHODS: dict[str, dict[str, Any]] = {
     "plain network": {"method": "plain"},
     "ADVI": {"method": "advi", "temperature": 0.1},
-    "ProximalScore": {"method": "proximal", "solver": "gradient", "temperature": 0.1},
+    "ProximalDescent": {"method": "descent", "temperature": 0.1},
 }
 COLUMNS: dict[str, Callable[[dict[str, float]], str]] = {
     "accuracy": lambda s: f"{100 * (1 - s['error']):.1f} %",
@@ -100,13 +100,13 @@ def make_table(readers: Mapping[str, Reader]) -> Table:
 
 
 def picture(readers: Mapping[str, Reader]) -> Figure:
-    """Reliability diagrams; the digits that ProximalScore is least certain about; the unseen ones."""
+    """Reliability diagrams; the digits that ProximalDescent is least certain about; the unseen ones."""
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise ImportError("the picture needs matplotlib: pip install 'bayescore[plot]'") from missing
     _, test, unseen = digits()
-    last = readers["ProximalScore"]
+    last = readers["ProximalDescent"]
     with figure_style():
         figure = Figure(figsize=(8.6, 6.2), layout="constrained")
         rows: Any = figure.subfigures(3, 1, height_ratios=(2.3, 1.25, 1.25))
@@ -118,7 +118,7 @@ def picture(readers: Mapping[str, Reader]) -> Figure:
             axes.set_title(f"{name}, {100 * (1 - reader.scores['error']):.1f} % right")
             axes.set_xlabel("confidence")
         panels[0].set_ylabel("accuracy")
-        middle.suptitle("What ProximalScore is least certain about")
+        middle.suptitle("What ProximalDescent is least certain about")
         _row(middle.subplots(1, 8), test, last.known)
         below.suptitle("What it has never seen: eights and nines")
         _row(below.subplots(1, 8), unseen, last.unseen)
@@ -149,9 +149,9 @@ def main() -> None:
     out.print(f"Three networks learn the digits 0 to 7 from {TRAIN} images of scikit-learn's ...")
     readers = demonstrate()
     out.print(make_table(readers))
-    count = len(readers["ProximalScore"].known.probs)
+    count = len(readers["ProximalDescent"].known.probs)
     out.print(f"\nTested on {count} other images; ECE: top label, 15 bins; lower is better for NLL and ECE.")
-    out.print("ADVI and ProximalScore at a temperature of 0.1, one seed: an illustration, not a comparison.")
+    out.print("ADVI and ProximalDescent at a temperature of 0.1, one seed: an illustration, not a comparison.")
     out.print(
         "OOD AUROC: how well the entropy tells the eights and nines, never seen, from the other digits."
     )

@@ -59,11 +59,11 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit banana --family ful", "did you mean 'full'"),
         ("fit banana --method bma", "did you mean 'bam'"),
         ("fit banana --famly full", "--family"),
-        ("fit banana --method proximal --set inner_step=3", "did you mean 'inner_steps'"),
-        ("fit banana --method proximal --set clip", "key=value; got 'clip'"),
-        ("fit banana --method proximal --set clip=far", "clip takes a number or none; got 'far'"),
-        ("fit banana --method proximal --set reset=maybe", "reset takes true or false; got 'maybe'"),
-        ("fit banana --method proximal --draws 3 --set samples=4", "samples is given twice"),
+        ("fit banana --method descent --set inner_step=3", "did you mean 'inner_steps'"),
+        ("fit banana --method descent --set clip", "key=value; got 'clip'"),
+        ("fit banana --method descent --set clip=far", "clip takes a number or none; got 'far'"),
+        ("fit banana --method descent --set reset=maybe", "reset takes true or false; got 'maybe'"),
+        ("fit banana --method descent --draws 3 --set draws=4", "draws is given twice"),
         ("fit banana --set clip=2", "--set belongs to one method, and auto chooses its own"),
         ("fit banana --draws 3", "--draws belongs to one method"),
         ("fit banana --data data.json", "--data belongs to a Stan program; the target here is banana"),
@@ -141,9 +141,9 @@ def test_a_file_that_does_not_import_is_told_with_its_line(run, tmp_path):
 
 
 def test_the_shell_gives_the_numbers_of_the_library(run):
-    settings = "--method proximal --draws 2 --set inner_steps=4 --set alpha=0.5"
+    settings = "--method descent --draws 2 --set inner_steps=4 --set alpha=0.5"
     run(f"fit gaussian --dim 2 --steps 30 --seed 3 {settings} --output a.safetensors")
-    method = bs.methods.ProximalScore(inner_steps=4, samples=2, alpha=0.5)
+    method = bs.methods.ProximalDescent(inner_steps=4, draws=2, alpha=0.5)
     target = bs.targets.by_name("gaussian", 2)
     own = bs.fit(target, bs.families.FullGaussian.init(2), method, steps=30, seed=3)
     saved = bs.Fit.load("a.safetensors")
@@ -153,7 +153,7 @@ def test_the_shell_gives_the_numbers_of_the_library(run):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_can_be_named(run, family):
-    code, out, _ = run(f"fit gaussian --family {family} --method proximal --steps 2 --set inner_steps=1")
+    code, out, _ = run(f"fit gaussian --family {family} --method descent --steps 2 --set inner_steps=1")
     assert code in (0, 1)  # two steps may make things worse
     assert FAMILIES[family].__name__ in out
 

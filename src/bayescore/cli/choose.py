@@ -242,7 +242,7 @@ def choose_method(name: str, *, draws: int | None, lr: float | None, settings: S
         given = {"--draws": draws, "--lr": lr, "--set": settings or None}
         for option in (option for option, value in given.items() if value is not None):
             raise UserError(
-                f"{option} belongs to one method, and auto chooses its own; name one: --method proximal"
+                f"{option} belongs to one method, and auto chooses its own; name one: --method descent"
             )
         return AUTO
     if name not in METHODS:
@@ -251,11 +251,11 @@ def choose_method(name: str, *, draws: int | None, lr: float | None, settings: S
     known = {field.name for field in dataclasses.fields(kind)}
     chosen: dict[str, Any] = {}
     if draws is not None:
-        chosen["samples" if "samples" in known else "batch"] = draws
+        chosen["draws"] = draws
     if lr is not None:
-        if "learning_rate" not in known:
+        if "lr" not in known:
             raise UserError(f"{kind.__name__} has no learning rate; leave --lr out")
-        chosen["learning_rate"] = lr
+        chosen["lr"] = lr
     hints = get_type_hints(kind)
     for word in settings:
         key, equals, text = word.partition("=")

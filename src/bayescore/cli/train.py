@@ -25,7 +25,7 @@ __all__ = ["train_command"]
 
 #: names for the help and the completion; a test compares them with `bayescore.data` and `bayescore.nn`
 DATA_SETS = ["mnist", "digits"]
-METHODS = ["proximal", "advi", "bam", "sgld", "plain", "dropout", "swag"]
+METHODS = ["proximal", "descent", "advi", "bam", "published-bam", "sgld", "plain", "dropout", "swag"]
 HEADINGS = {
     "error": "test error",
     "nll": "NLL",
