@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +31,17 @@ from bayescore.targets.counting import CountedDensity
 
 Y = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=torch.float64)
 SE = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=torch.float64)
+
+SEARCH = (
+    "make_start",
+    "default_family",
+    "can_search",
+    "finite_points",
+    "check_target",
+    "propriety_objection",
+    "newton",
+    "best_gaussian",
+)
 
 
 def schools(centred: bool) -> TorchModel:
@@ -342,6 +356,25 @@ def test_a_start_that_was_found_serves_any_method_and_is_counted() -> None:
         bs.find_start(NoisyScore(target, 1.0))
     with pytest.raises(TypeError, match="finds a start by itself"):
         bs.fit(target, start)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "bam"}], ids=["auto", "named"])
+def test_a_fit_enters_every_function_of_the_search_once(options: dict) -> None:
+    """So that the way of a fit through the files can be read from top to bottom."""
+    entered: Counter[str] = Counter()
+
+    def count(frame, event: str, argument: object) -> None:
+        path, name = Path(frame.f_code.co_filename), frame.f_code.co_name
+        if event == "call" and path.parent.name == "initial" and name in SEARCH:
+            entered[name] += 1
+
+    target = Banana()
+    sys.setprofile(count)
+    try:
+        auto(target, steps=5, **options)
+    finally:
+        sys.setprofile(None)
+    assert entered == dict.fromkeys(SEARCH, 1)
 
 
 # -- the climbs ----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayescore.targets.counting import CountedDensity
 
-__all__ = ["Iterate", "finite_points", "lbfgs", "newton"]
+__all__ = ["Iterate", "lbfgs", "newton"]
 
 MODE_GAP = 1e-3  # nats left to climb at a mode
 MIN_CURVATURE = 1e-6  # along a coordinate, after which a standard deviation is at most 1000
@@ -28,7 +28,6 @@ LBFGS_MIN_GAIN = 1e-3  # nats that an iteration of L-BFGS must gain to be follow
 LBFGS_MEMORY = 8  # steps that L-BFGS remembers
 LINE_SEARCH_TRIALS = 12  # evaluations of one line search
 PROBES = 32  # vectors of random signs in (5)
-RANDOM_POINTS = 100  # among which finite ones are sought
 
 
 @dataclass(frozen=True)
@@ -39,22 +38,6 @@ class Iterate:
     value: Tensor  # (S,), the log density
     factor: Tensor  # (S, D, D), F of the local Gaussian N(x, F F^T), or (S, D) of a diagonal one
     at_mode: Tensor  # (S,)
-
-
-def finite_points(density: CountedDensity, centre: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """Points to climb from, (at most count, D): the centre and uniform ones within 2 of it, all finite."""
-    uniform = torch.rand(RANDOM_POINTS, len(centre), generator=rng, dtype=centre.dtype, device=centre.device)
-    points = torch.cat([centre.unsqueeze(0), centre + 4 * uniform - 2])
-    for some in (points[:count], points):  # the others are evaluated only if one of the first fails
-        finite = density.log_prob_and_score(some)[0].isfinite()
-        if finite.all():
-            return some
-    if not finite.any():
-        raise ValueError(
-            f"the log density or score is not finite at any of {len(points)} points around the start q0; "
-            "move q0 to where the target lives (mean=, scale=) or check the target"
-        )
-    return points[finite][:count]
 
 
 def newton(density: CountedDensity, x: Tensor, iterations: int = 25) -> list[Iterate]:

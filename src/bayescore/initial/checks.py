@@ -14,11 +14,13 @@ from torch import Tensor
 from bayescore.families.base import Family
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
+from bayescore.targets.counting import CountedDensity
 from bayescore.targets.propriety import REMEDY, improper_coordinates
 
-__all__ = ["check_match", "check_target", "propriety_objection"]
+__all__ = ["check_match", "check_target", "finite_points", "propriety_objection"]
 
-DRAWS = 20
+RANDOM_POINTS = 100  # among which finite ones are looked for
+DRAWS = 20  # from q0, at which a target is checked
 
 
 def check_match(target: Target, family: Family) -> None:
@@ -37,6 +39,22 @@ def check_match(target: Target, family: Family) -> None:
             f"the target is on {target.device} and the family on {family.device}; "
             f"use family.to('{target.device}')"
         )
+
+
+def finite_points(density: CountedDensity, centre: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """Points to climb from, (at most count, D): the centre and uniform ones within 2 of it, all finite."""
+    uniform = torch.rand(RANDOM_POINTS, len(centre), generator=rng, dtype=centre.dtype, device=centre.device)
+    points = torch.cat([centre.unsqueeze(0), centre + 4 * uniform - 2])
+    for some in (points[:count], points):  # the others are evaluated only if one of the first fails
+        finite = density.log_prob_and_score(some)[0].isfinite()
+        if finite.all():
+            return some
+    if not finite.any():
+        raise ValueError(
+            f"the log density or score is not finite at any of {len(points)} points around the start q0; "
+            "move q0 to where the target lives (mean=, scale=) or check the target"
+        )
+    return points[finite][:count]
 
 
 def check_target(target: Target, family: Family) -> int:
@@ -82,9 +100,9 @@ def _check_gradient(target: Target, x: Tensor, score: Tensor, usable: Tensor, st
     # the error that rounding alone can cause in the difference quotient
     noise = 10 * eps * torch.maximum(up.abs(), down.abs()) / h.squeeze(-1)
     far = (numeric - given).abs() > 0.02 * (numeric.abs() + given.abs()) + noise + 1e-6
-    judged = usable & numeric.isfinite()
-    wrong = far & judged
-    if judged.any() and float(wrong[judged].double().mean()) > 0.5:
+    comparable = usable & numeric.isfinite()
+    wrong = far & comparable
+    if comparable.any() and float(wrong[comparable].double().mean()) > 0.5:
         i = wrong.nonzero()[0].tolist()
         a, b = float(given[*i]), float(numeric[*i])
         guess = "; its sign is flipped" if abs(a + b) < 0.02 * (abs(a) + abs(b)) else ""

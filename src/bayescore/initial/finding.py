@@ -18,8 +18,8 @@ from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
-from bayescore.initial.ascent import Iterate, finite_points, lbfgs, newton
-from bayescore.initial.checks import check_match, check_target, propriety_objection
+from bayescore.initial.ascent import Iterate, lbfgs, newton
+from bayescore.initial.checks import check_match, check_target, finite_points, propriety_objection
 from bayescore.initial.gaussians import GaussianFamily, best_gaussian
 from bayescore.rng import generator
 from bayescore.targets.base import Target
