@@ -205,7 +205,7 @@ def test_scores_alone_are_enough() -> None:
 def test_noisy_scores_are_fitted_by_proximal_score_matching() -> None:
     target = Gaussian.random(3, seed=1)
     fit = auto(NoisyScore(target, 0.3), steps=1500)
-    assert type(fit.method).__name__ == "ProximalScore"
+    assert type(fit.method).__name__ == "WhitenedDescent"
     assert fit.score_calls == 1500
     assert fit.elbo is not None
     assert fit.elbo.value > -0.3
@@ -225,7 +225,7 @@ def test_mini_batches_are_fitted() -> None:
 
 def test_a_mixture_goes_to_the_method_that_serves_it() -> None:
     fit = auto(Banana(), bs.families.GaussianMixture.init(2, 2, seed=0), steps=50)
-    assert type(fit.method).__name__ == "ProximalScore"
+    assert type(fit.method).__name__ == "ProximalDescent"
     assert fit.score_calls == 50
 
 
@@ -345,7 +345,7 @@ def test_a_start_that_was_found_serves_any_method_and_is_counted() -> None:
     start = bs.find_start(target, bs.families.DiagonalGaussian.init(10))
     fits = [
         bs.fit(target, start, method, steps=20, progress=False)
-        for method in (bs.methods.ProximalScore(), bs.methods.ADVI())
+        for method in (bs.methods.WhitenedDescent(), bs.methods.ADVI())
     ]
     for fit in fits:
         assert fit.counts.search_calls == start.counts.score_calls

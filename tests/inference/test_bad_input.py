@@ -166,7 +166,7 @@ def test_a_method_given_a_family_it_cannot_serve_refuses_at_once_and_names_both(
     if type(q).__name__ in method.serves:
         method().check(q, target)
         return
-    sentence = f"{method.__name__} cannot fit a {type(q).__name__}; it serves .*FullGaussian"
+    sentence = f"{method.__name__} cannot fit a {type(q).__name__}; it serves {', '.join(method.serves)}"
     refused(TypeError, sentence, target, q, method(), steps=2)
     assert not asked
 
@@ -175,7 +175,7 @@ def test_a_method_given_a_family_it_cannot_serve_refuses_at_once_and_names_both(
 def test_methods_that_need_the_hessian_refuse_scores_alone_and_noise(method) -> None:
     name = method.__name__
     sentence = (
-        f"{name} differentiates the score and ScoreFunction has scores but no density; use ProximalScore"
+        f"{name} differentiates the score and ScoreFunction has scores but no density; use ProximalDescent"
     )
     refused(TypeError, sentence, ScoreFunction(lambda x: -x, 3), Q, method(), steps=2)
     refused(TypeError, "NoisyScore has noisy scores; use", NoisyScore(TARGET, 0.1), Q, method(), steps=2)

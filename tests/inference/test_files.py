@@ -25,7 +25,7 @@ SOURCE = Path(bs.__file__).parent
 @pytest.fixture(scope="module")
 def fit() -> bs.Fit:
     return bs.fit(
-        TARGET, family("full"), bs.methods.ProximalScore(inner_steps=2), steps=12, seed=3, record_every=3
+        TARGET, family("full"), bs.methods.ProximalDescent(inner_steps=2), steps=12, seed=3, record_every=3
     )
 
 
@@ -124,7 +124,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, fit: bs.Fit) -> N
 
 
 def test_a_method_with_a_function_is_not_saved_and_the_argument_is_named(tmp_path: Path) -> None:
-    method = bs.methods.ProximalScore(alpha=lambda t, T: 0.5)
+    method = bs.methods.ProximalDescent(alpha=lambda t, T: 0.5)
     fit = bs.fit(TARGET, family("full"), method, steps=2)
     with pytest.raises(
         TypeError, match=r"alpha=.*is a function and cannot be saved; use a named schedule or a number"
