@@ -10,7 +10,7 @@ import torch
 
 from bayescore.data import images, split
 from bayescore.data.files import Source, read
-from bayescore.data.images import Images, parse_idx
+from bayescore.data.labelled_images import Images, parse_idx
 
 CONTENT = b"\x00\x00\x08\x01\x00\x00\x00\x03\x01\x02\x03"
 SOURCE = Source("set/file.gz", hashlib.sha256(CONTENT).hexdigest(), ())

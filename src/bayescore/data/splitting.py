@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from bayescore.checks import check_count
-from bayescore.data.images import Images
+from bayescore.data.labelled_images import Images
 from bayescore.rng import generator
 
 __all__ = ["Split", "split"]
