@@ -11,7 +11,7 @@ from bayescore.optim.buckets import Member
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
 from bayescore.optim.options import check_group
 from bayescore.optim.sampling import Sampling
-from bayescore.posteriors.posterior import Posterior
+from bayescore.posteriors.base import Posterior
 
 __all__ = ["Keeping"]
 

@@ -20,7 +20,7 @@ from bayescore.optim.base import Shell
 from bayescore.optim.buckets import Bucket, Member
 from bayescore.optim.noise import Noise, Placed, drawn
 from bayescore.optim.steep import WATCHED
-from bayescore.posteriors.posterior import Posterior
+from bayescore.posteriors.base import Posterior
 
 __all__ = ["SGLD", "psgld_step", "sgld_step"]
 

@@ -23,7 +23,7 @@ from bayescore.checks import check_count
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 from bayescore.targets.stan.bridgestan import BridgeStanModel
-from bayescore.targets.stan.build import build
+from bayescore.targets.stan.build import build_library
 from bayescore.targets.stan.data import Data, data_text
 from bayescore.targets.stan.library import CompiledModel, Model, Rejected
 from bayescore.targets.stan.naming import coordinate_names
@@ -79,7 +79,9 @@ class Stan(Target):
         _check_seed(seed)
         text, self.label, include = _read(program)
         numbers = data_text(data)
-        library = build(text, self.label, include, cache_dir, lambda: self._check(text, include, numbers))
+        library = build_library(
+            text, self.label, include, cache_dir, lambda: self._check(text, include, numbers)
+        )
         try:
             model = CompiledModel(library, numbers, seed, threads)
         except ValueError as error:
