@@ -49,7 +49,7 @@ def train_command(
     ] = None,
     hidden: Annotated[str, typer.Option(help="Widths of the hidden layers.")] = "1000,1000,1000",
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 128,
-    samples: Annotated[int, typer.Option(help="Draws of the weights for the predictions at the end.")] = 30,
+    draws: Annotated[int, typer.Option(help="Draws of the weights for the predictions at the end.")] = 30,
     seed: Annotated[int, typer.Option(help="Seed of the split, the weights and the noise.")] = 0,
     settings: Annotated[
         list[str] | None,
@@ -75,7 +75,7 @@ def train_command(
             for option, count in {
                 "--epochs": epochs,
                 "--batch-size": batch_size,
-                "--samples": samples,
+                "--draws": draws,
             }.items():
                 check_count(option, count)
             widths = _widths(hidden)
@@ -96,10 +96,10 @@ def train_command(
         with explained():
             found = _train(parts.train, parts.validation, method, widths, epochs, patience, batch_size, seed,
                            None if not quiet else False, options)  # fmt: skip
-            prediction = found.predict(test.x, samples, batch_size=1000)
+            prediction = found.predict(test.x, draws, batch_size=1000)
             scores = evaluate(prediction, test.y)
         if not quiet:
-            _show(found, scores, samples)
+            _show(found, scores, draws)
         with explained():
             if output is not None:
                 found.posterior.save(output)
@@ -170,11 +170,11 @@ def _train(
     )
 
 
-def _show(found: NetworkFit, scores: dict[str, float], samples: int) -> None:
+def _show(found: NetworkFit, scores: dict[str, float], draws: int) -> None:
     out = console()
     out.print(f"{found.status} ({found.seconds:.0f} s)", highlight=False, markup=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False)
-    table.add_column(f"test images, {samples} draws")
+    table.add_column(f"test images, {draws} draws")
     table.add_column("", justify="right")
     for name, heading in HEADINGS.items():
         table.add_row(heading, f"{scores[name]:.4f}")

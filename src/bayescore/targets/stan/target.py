@@ -28,7 +28,7 @@ from bayescore.targets.stan.data import Data, data_text
 from bayescore.targets.stan.library import CompiledModel, Model, Rejected
 from bayescore.targets.stan.naming import coordinate_names
 from bayescore.targets.stan.toolchain import declared, find_toolchain
-from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables
+from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables_of
 
 __all__ = ["Stan"]
 
@@ -172,7 +172,7 @@ class Stan(Target):
 
     @cached_property
     def _layouts(self) -> list[list[Variable]]:
-        return [variables(self.model.names(what)) for what in (1, 2, 3)]
+        return [variables_of(self.model.names(what)) for what in (1, 2, 3)]
 
     def constrain(self, x: Tensor, *, everything: bool = False, seed: int = 0) -> dict[str, Tensor]:
         """Parameters at unconstrained points (..., D), each (..., *shape) with Stan's shapes.
