@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,10 @@ def test_nested_state_comes_back_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="holds a dict"):
         bnn.save_state(tmp_path / "state", [1])  # type: ignore[arg-type]
     assert bnn.load_state(tmp_path / "state")["a"] == state["a"]
+
+
+def test_infinities_and_nan_come_back_as_they_were(tmp_path: Path) -> None:
+    bnn.save_state(tmp_path / "state", {"best": [math.inf, -math.inf], "loss": math.nan})
+    found = bnn.load_state(tmp_path / "state")
+    assert found["best"] == [math.inf, -math.inf]
+    assert math.isnan(found["loss"])

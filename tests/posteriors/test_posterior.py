@@ -221,6 +221,22 @@ def test_a_file_with_strange_options_is_refused_and_the_model_is_as_it_was(kind:
     assert all(torch.equal(a, b) for a, b in same)
 
 
+def test_a_kind_of_ones_own_is_saved_and_loaded_and_takes_no_other_kinds_place(tmp_path: Path) -> None:
+    class Doubled(GaussianPosterior):
+        kind = "doubled"
+
+    class Impostor(GaussianPosterior):
+        kind = "gaussian"
+
+    model, gaussian = trained(network="mlp")
+    for kind, loaded in ((Doubled, Doubled), (Impostor, GaussianPosterior)):
+        kind(model, gaussian.mean, gaussian.sd).save(tmp_path / "net.safetensors")
+        found = Posterior.load(tmp_path / "net.safetensors", NETWORKS["mlp"].module())
+        assert type(found) is loaded
+        x, _ = NETWORKS["mlp"].batch()
+        assert torch.equal(found.predict(x, 2).probs, gaussian.predict(x, 2).probs)
+
+
 def test_a_set_of_draws_uses_every_member_once() -> None:
     model = nn.Linear(1, 1, bias=False)
     path = {"weight": torch.arange(5.0).reshape(5, 1, 1)}

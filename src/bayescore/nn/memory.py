@@ -96,7 +96,7 @@ _OPTIMIZERS = {
     "proximal": _Optimizer(_ours(ProximalScore, solver="exact"), 1, largest=2),
     "proximal-gradient": _Optimizer(_ours(ProximalScore, solver="gradient"), 1, largest=2),
     "advi": _Optimizer(_ours(ADVI), 1, largest=2),
-    "bam": _Optimizer(_ours(BaM), 2, largest=2, whole=3),  # sums over the draws, at the last
+    "bam": _Optimizer(_ours(BaM), 2, largest=2, whole=3),  # its sums over draws
     "sgld": _Optimizer(_ours(SGLD), 1, largest=2),
 }
 MEMORY_METHODS = tuple(_OPTIMIZERS)

@@ -131,11 +131,11 @@ class Gaussian(Likelihood):
         if not learned and (isinstance(noise, str | bool) or not 0 < noise < math.inf):
             raise ValueError(f"noise must be a positive number or 'learned'; got {noise!r}")
         self.noise: float | str = noise
-        start = torch.tensor(0.0 if learned else math.log(float(noise)))
+        initial = torch.tensor(0.0 if learned else math.log(float(noise)))
         if learned:
-            self.log_noise = nn.Parameter(start)
+            self.log_noise = nn.Parameter(initial)
         else:
-            self.register_buffer("log_noise", start, persistent=False)
+            self.register_buffer("log_noise", initial, persistent=False)
 
     def config(self) -> dict[str, Any]:
         return {"noise": self.noise}

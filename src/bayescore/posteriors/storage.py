@@ -58,8 +58,8 @@ class PosteriorFile:
 
     def tensors_under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with `prefix` and a dot, under the rest of their names."""
-        start = f"{prefix}."
-        return {name.removeprefix(start): t for name, t in self.tensors.items() if name.startswith(start)}
+        dotted = f"{prefix}."
+        return {name.removeprefix(dotted): t for name, t in self.tensors.items() if name.startswith(dotted)}
 
     def likelihood(self, given: Any) -> Likelihood:
         """The likelihood; `given` is the user's own, which a file cannot hold."""

@@ -27,7 +27,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def without_parallel(model: nn.Module) -> nn.Module:
-    """The module as a single process runs it, without waiting for others; still compiled if it was."""
+    """The module as a single process runs it, without waiting for others, and compiled if it was."""
     inner = bare(model)
     return model if getattr(model, "_orig_mod", None) is inner else inner
 
