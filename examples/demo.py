@@ -151,7 +151,7 @@ def main() -> None:
     out.print(make_table(readers))
     count = len(readers["ProximalDescent"].known.probs)
     out.print(f"\nTested on {count} other images; ECE: top label, 15 bins; lower is better for NLL and ECE.")
-    out.print("ADVI and ProximalDescent at a temperature of 0.1, one seed: an illustration, not a comparison.")
+    out.print("ADVI and ProximalDescent at temperature 0.1, one seed: an illustration, not a comparison.")
     out.print(
         "OOD AUROC: how well the entropy tells the eights and nines, never seen, from the other digits."
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bayescore.targets.posteriordb.folder import Entry, Folder
+from bayescore.targets.posterior_db.folder import Entry, Folder
 from bayescore_lab.bench.jax_worker import ONE_THREAD
 from bayescore_lab.bench.posteriordb_densities import log_density
 from bayescore_lab.bench.posteriordb_peers import numpyro_runs, pathfinder_runs

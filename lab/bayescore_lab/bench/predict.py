@@ -40,7 +40,7 @@ def predict(
         FORWARD: partial(_forward, posterior, x),
         DRAW: lambda: posterior.draw(0, 0),
     }
-    arms |= {f"S = {s}": partial(posterior.predict, x, samples=s) for s in sorted(samples)}
+    arms |= {f"S = {s}": partial(posterior.predict, x, draws=s) for s in sorted(samples)}
     times: dict[str, list[float]] = {name: [] for name in arms}
     for name in (FORWARD, DRAW, next(reversed(arms))):
         tell(f"{net.name}: warming up, {name}")

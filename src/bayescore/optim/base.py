@@ -79,8 +79,8 @@ from bayescore.optim.options import (
 )
 from bayescore.optim.status import Slope, lagging, slope_of
 from bayescore.optim.steep import is_steep
+from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.gaussian import GaussianPosterior
-from bayescore.posteriors.posterior import Posterior
 
 __all__ = ["BayesianOptimizer", "Seen"]
 

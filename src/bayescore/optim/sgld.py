@@ -21,8 +21,8 @@ from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
 from bayescore.optim.options import CommonOptions
 from bayescore.optim.steep import WATCHED
+from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.draws import DrawsPosterior
-from bayescore.posteriors.posterior import Posterior
 
 __all__ = ["SGLD"]
 

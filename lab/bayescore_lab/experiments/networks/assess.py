@@ -25,7 +25,7 @@ def predict_both(posterior: Posterior, x: object) -> tuple[ClassPrediction, Clas
     share = FEW / MANY
     many = replace(
         few,
-        samples=MANY,
+        draws=MANY,
         probs=few.probs.lerp(rest.probs, 1 - share),
         expected_entropy=few.expected_entropy.lerp(rest.expected_entropy, 1 - share),
     )

@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescore.data import Split
-from bayescore.nn import Ensemble, PointPosterior, Posterior, laplace
+from bayescore.nn import Ensemble, PointPosterior, Posterior, fit_laplace
 from bayescore_lab.engine import Outcome, Run
 from bayescore_lab.experiments.networks.assess import assess
 from bayescore_lab.experiments.networks.learn import Learned, Schedule, learn, network
@@ -189,7 +189,7 @@ def _from_plain(method: str, members: Sequence[Learned], split: Split) -> Poster
     if method == "Laplace":
         train = DataLoader(TensorDataset(split.train.x, split.train.y), batch_size=128)
         with point.mean_() as model:
-            return laplace(model, train, prior_sd="validation", validation=validation)
+            return fit_laplace(model, train, prior_sd="validation", validation=validation)
     return Ensemble([one for one in points if one is not None])
 
 

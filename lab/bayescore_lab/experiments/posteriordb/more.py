@@ -26,7 +26,7 @@ from bayescore.families import Family, FullGaussian
 from bayescore.inference.fitting import fit
 from bayescore.methods import BaM, ProximalScore
 from bayescore.metrics import pareto_khat
-from bayescore.targets.posteriordb import PosteriorDB, posteriordb
+from bayescore.targets.posterior_db import PosteriorDB, posteriordb
 from bayescore_lab.engine import Experiment, Figure, Outcome, Profile, Records, Run
 from bayescore_lab.experiments.posteriordb.more_tables import AUTO, CLAIMS, tables
 

@@ -15,7 +15,7 @@ from bayescore.posteriors.likelihoods import (
     HeteroscedasticGaussian,
     Likelihood,
     Poisson,
-    likelihood,
+    as_likelihood,
 )
 
 
@@ -81,11 +81,11 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
 
 
 def test_likelihoods_come_by_name_or_callable() -> None:
-    assert isinstance(likelihood("poisson"), Poisson)
-    assert float(likelihood(lambda o, y: (o - y).square().mean())(OUT, OUT)) == 0
+    assert isinstance(as_likelihood("poisson"), Poisson)
+    assert float(as_likelihood(lambda o, y: (o - y).square().mean())(OUT, OUT)) == 0
     with pytest.raises(ValueError, match="did you mean 'gaussian'"):
-        likelihood("gausian")
+        as_likelihood("gausian")
     with pytest.raises(TypeError, match="a name"):
-        likelihood(3)  # type: ignore[arg-type]
+        as_likelihood(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="noise"):
         bnn.likelihoods.Gaussian(-1.0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from toy_problem import POSTERIORS, network, rings
 
 import bayescore.nn as bnn
-from bayescore.posteriors import weights
-from bayescore.posteriors.batched import GROUP, ROWS, batchable
+from bayescore.posteriors import base
+from bayescore.posteriors.forward import DRAWS_AT_ONCE, MAX_ROWS, can_batch
+from toy_problem import POSTERIORS, network, rings
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "swag"])
@@ -20,10 +20,10 @@ def test_batched_draws_predict_what_single_draws_predict(
     model = network().to(dtype)
     posterior = POSTERIORS[kind](model)
     x = rings(50, 1)[0].to(dtype)
-    assert batchable(model, 50)
-    together = posterior.predict(x, GROUP + 3, batch_size=20)
-    monkeypatch.setattr(weights, "batchable", lambda *_: False)
-    alone = posterior.predict(x, GROUP + 3, batch_size=20)
+    assert can_batch(model, 50)
+    together = posterior.predict(x, DRAWS_AT_ONCE + 3, batch_size=20)
+    monkeypatch.setattr(base, "can_batch", lambda *_: False)
+    alone = posterior.predict(x, DRAWS_AT_ONCE + 3, batch_size=20)
     tolerance = 0.02 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(together.probs, alone.probs, rtol=0, atol=tolerance)
     torch.testing.assert_close(together.mutual_information, alone.mutual_information, rtol=0, atol=tolerance)
@@ -37,7 +37,7 @@ def test_weights_outside_the_posterior_are_those_kept_with_it(monkeypatch: pytes
         model[0].weight.mul_(9)
     x, _ = rings(10, 1)
     together = posterior.predict(x, 3)
-    monkeypatch.setattr(weights, "batchable", lambda *_: False)
+    monkeypatch.setattr(base, "can_batch", lambda *_: False)
     torch.testing.assert_close(together.probs, posterior.predict(x, 3).probs)
 
 
@@ -50,12 +50,12 @@ def test_only_small_plain_networks_are_batched() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x) if x.sum() > 0 else -self.layer(x)
 
-    assert not batchable(network(), ROWS + 1)
-    assert not batchable(Branching(), 1)
-    assert not batchable(nn.Linear(200, 200), 1)
+    assert not can_batch(network(), MAX_ROWS + 1)
+    assert not can_batch(Branching(), 1)
+    assert not can_batch(nn.Linear(200, 200), 1)
     watched = network()
     watched[0].register_forward_hook(lambda *_: None)
-    assert not batchable(watched, 1)
+    assert not can_batch(watched, 1)
     mean = {k: p.detach().clone() for k, p in Branching().named_parameters()}
     posterior = bnn.GaussianPosterior(Branching(), mean, {k: torch.ones_like(v) for k, v in mean.items()})
     assert posterior.predict(rings(5, 0)[0], 4).probs.shape == (5, 2)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from toy_problem import network
 
 import bayescore.nn as bnn
+from toy_problem import network
 
 
 def logits_loader(temperature: float, n: int = 20000) -> DataLoader[tuple[Tensor, ...]]:
@@ -85,4 +85,4 @@ def test_values_have_no_temperature() -> None:
 
 
 def test_one_draw_is_enough_for_a_plain_network() -> None:
-    assert bnn.PointPosterior(network()).predict(torch.randn(3, 2), samples=50).samples == 1
+    assert bnn.PointPosterior(network()).predict(torch.randn(3, 2), draws=50).draws == 1

@@ -12,14 +12,14 @@ from torch import Tensor
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 from bayescore.targets.model import ConstrainedModel
-from bayescore.targets.posteriordb.folder import Folder
-from bayescore.targets.posteriordb.garch import Garch
-from bayescore.targets.posteriordb.gaussian_process import GaussianProcessCounts
-from bayescore.targets.posteriordb.gp_normal import GaussianProcessNormal
-from bayescore.targets.posteriordb.hierarchical import CentredSchools, NonCentredSchools
-from bayescore.targets.posteriordb.linear_models import BayesianRegression, KidScores, LogEarnings, Mesquite
-from bayescore.targets.posteriordb.normal_mixture import NormalMixture
-from bayescore.targets.posteriordb.regression import AutoRegression, Diamonds
+from bayescore.targets.posterior_db.folder import Folder
+from bayescore.targets.posterior_db.garch import Garch
+from bayescore.targets.posterior_db.gaussian_process import GaussianProcessCounts
+from bayescore.targets.posterior_db.gp_normal import GaussianProcessNormal
+from bayescore.targets.posterior_db.hierarchical import CentredSchools, NonCentredSchools
+from bayescore.targets.posterior_db.linear_models import BayesianRegression, KidScores, LogEarnings, Mesquite
+from bayescore.targets.posterior_db.normal_mixture import NormalMixture
+from bayescore.targets.posterior_db.regression import AutoRegression, Diamonds
 from bayescore.targets.stan import Stan
 
 __all__ = ["FURTHER", "NATIVE", "PosteriorDB", "posteriordb"]

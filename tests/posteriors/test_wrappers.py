@@ -11,11 +11,11 @@ import torch
 from small_networks import NETWORKS
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from toy_problem import POSTERIORS, loader, network, rings
 
 import bayescore.nn as bnn
-from bayescore.nn import loop as epochs
+from bayescore.nn import loop
 from bayescore.posteriors.wrappers import bare, bare_names, matched
+from toy_problem import POSTERIORS, loader, network, rings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch's compiler
 
@@ -91,8 +91,8 @@ def test_the_curvature_of_all_weights_is_that_of_the_bare_module(structure: str,
     model, other = (nn.Sequential(*list(network())[:2], nn.Linear(16, 2)) for _ in range(2))
     other.load_state_dict(model.state_dict())
     options: dict[str, Any] = {"weights": "all", "structure": structure, "prior_sd": 1.0}
-    wrapped = bnn.laplace(WRAPPERS[wrapper](model), loader(64, 0), **options)
-    plain = bnn.laplace(other, loader(64, 0), **options)
+    wrapped = bnn.fit_laplace(WRAPPERS[wrapper](model), loader(64, 0), **options)
+    plain = bnn.fit_laplace(other, loader(64, 0), **options)
     torch.testing.assert_close(wrapped.predict(x).probs, plain.predict(x).probs)
 
 
@@ -134,7 +134,7 @@ def test_with_a_random_last_layer_the_rest_of_a_compiled_module_runs_once(
     with model[0].register_forward_hook(lambda _, inputs, out: rows.append(len(inputs[0]))):
         fast = q.predict(rings(20, 1)[0], 5)
     assert rows == [20, 1]
-    monkeypatch.setattr("bayescore.posteriors.weights.last_layer", lambda *_: None)
+    monkeypatch.setattr("bayescore.posteriors.base.random_layer", lambda *_: None)
     torch.testing.assert_close(fast.probs, q.predict(rings(20, 1)[0], 5).probs)
 
 
@@ -184,21 +184,21 @@ def test_a_run_goes_on_with_the_bare_module_and_the_reverse(
         probs: Tensor = found.predict(x, 4).probs
         return probs
 
-    def killed(run: Any, record: Any, start: float) -> None:
-        if record.epoch == 3:
+    def killed(run: Any, state: Any, began: float) -> None:
+        if state.epoch == 3:
             raise Killed
-        one_more(run, record, start)
+        next_epoch(run, state, began)
 
-    one_more = epochs._one_more
+    next_epoch = loop._next_epoch
     whole = fit(network(), None)
     for number, (make, other) in enumerate(
         ((WRAPPERS[wrapper], nn.Module.train), (nn.Module.train, WRAPPERS[wrapper]))
     ):
         path = tmp_path / str(number)
-        monkeypatch.setattr(epochs, "_one_more", killed)
+        monkeypatch.setattr(loop, "_next_epoch", killed)
         with pytest.raises(Killed):
             fit(make(network()), path)
-        monkeypatch.setattr(epochs, "_one_more", one_more)
+        monkeypatch.setattr(loop, "_next_epoch", next_epoch)
         torch.testing.assert_close(fit(other(network(seed=5)), path), whole)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_problem import POSTERIORS, network, rings
 
 import bayescore.nn as bnn
+from toy_problem import POSTERIORS, network, rings
 
 KINDS = pytest.mark.parametrize("kind", POSTERIORS)
 RANDOM = pytest.mark.parametrize("kind", [kind for kind in POSTERIORS if kind != "point"])
@@ -18,7 +18,7 @@ RANDOM = pytest.mark.parametrize("kind", [kind for kind in POSTERIORS if kind !=
 
 @KINDS
 def test_predictions_are_probabilities_with_their_uncertainties(kind: str) -> None:
-    prediction = POSTERIORS[kind](network()).predict(rings(20, 1)[0], samples=8)
+    prediction = POSTERIORS[kind](network()).predict(rings(20, 1)[0], draws=8)
     torch.testing.assert_close(prediction.probs.sum(1), torch.ones(20))
     assert (prediction.mutual_information >= 0).all()
     assert (prediction.entropy <= math.log(2) + 1e-6).all()
@@ -32,8 +32,8 @@ def test_predictions_are_probabilities_with_their_uncertainties(kind: str) -> No
 def test_predictions_do_not_depend_on_the_batch_size(kind: str) -> None:
     posterior = POSTERIORS[kind](network())
     x, _ = rings(20, 1)
-    whole = posterior.predict(x, samples=6, seed=3)
-    parts = posterior.predict(x, samples=6, seed=3, batch_size=7)
+    whole = posterior.predict(x, draws=6, seed=3)
+    parts = posterior.predict(x, draws=6, seed=3, batch_size=7)
     torch.testing.assert_close(parts.probs, whole.probs)
     torch.testing.assert_close(parts.mutual_information, whole.mutual_information, rtol=1e-4, atol=1e-6)
 
@@ -42,7 +42,7 @@ def test_predictions_do_not_depend_on_the_batch_size(kind: str) -> None:
 def test_a_seed_chooses_the_draws(kind: str) -> None:
     posterior = POSTERIORS[kind](network())
     x, _ = rings(20, 1)
-    one, again, other = (posterior.predict(x, samples=4, seed=seed) for seed in (0, 0, 1))
+    one, again, other = (posterior.predict(x, draws=4, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one.probs, again.probs)
     assert torch.equal(one.mutual_information, again.mutual_information)
     assert not torch.equal(one.mutual_information, other.mutual_information)
@@ -54,7 +54,7 @@ def test_predicting_leaves_the_module_and_the_global_stream_as_they_were(kind: s
     posterior = POSTERIORS[kind](model)
     model.train()
     before, stream = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    posterior.predict(rings(20, 1)[0], samples=3)
+    posterior.predict(rings(20, 1)[0], draws=3)
     with posterior.sample_(seed=1) as drawn:
         drawn(rings(4, 1)[0])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -68,11 +68,11 @@ def test_later_training_does_not_change_a_posterior(kind: str) -> None:
     model = network()
     posterior = POSTERIORS[kind](model)
     x, _ = rings(20, 1)
-    before = posterior.predict(x, samples=3).probs
+    before = posterior.predict(x, draws=3).probs
     with torch.no_grad():
         for p in model.parameters():
             p.add_(1)
-    assert torch.equal(posterior.predict(x, samples=3).probs, before)
+    assert torch.equal(posterior.predict(x, draws=3).probs, before)
 
 
 @KINDS
@@ -82,7 +82,7 @@ def test_a_saved_posterior_predicts_the_same_in_a_fresh_module(kind: str, tmp_pa
     loaded = bnn.Posterior.load(tmp_path / "net.safetensors", network(seed=5))
     assert type(loaded) is type(posterior)
     x, _ = rings(20, 1)
-    torch.testing.assert_close(loaded.predict(x, samples=4).probs, posterior.predict(x, samples=4).probs)
+    torch.testing.assert_close(loaded.predict(x, draws=4).probs, posterior.predict(x, draws=4).probs)
     other = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
     with pytest.raises(ValueError, match="another model"):
         bnn.Posterior.load(tmp_path / "net.safetensors", other)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
-from toy_problem import loader, network, rings
 from toy_run import Failing, Killed, killed, run
 
 import bayescore.nn as bnn
+from toy_problem import loader, network, rings
 
 BATCHES, EPOCHS = 4, 3
 DATA = TensorDataset(*rings(16 * BATCHES, 0))
@@ -82,7 +82,7 @@ def test_a_run_cut_within_an_epoch_continues_bitwise(
         fitted(Failing(LOADERS[order](), after), checkpoint=path, checkpoint_every=every)
     state, done = bnn.load_state(path), after - after % BATCHES % every
     assert len(state["history"]) == done // BATCHES
-    assert state["within"]["batches"] == done % BATCHES
+    assert state["unfinished"]["batches"] == done % BATCHES
     assert_same(fitted(LOADERS[order](), checkpoint=path), whole)
 
 
@@ -93,7 +93,7 @@ def test_every_method_continues_within_an_epoch(method: str, tmp_path: Path) -> 
         batches = Failing(loader(64, 0, batch=16), after)
         with pytest.raises(Killed):
             fitted(batches, method, checkpoint=tmp_path / "run", checkpoint_every=1)
-    assert bnn.load_state(tmp_path / "run")["within"]["batches"] == 3
+    assert bnn.load_state(tmp_path / "run")["unfinished"]["batches"] == 3
     assert_same(fitted(loader(64, 0, batch=16), method, checkpoint=tmp_path / "run"), whole)
 
 
@@ -102,16 +102,16 @@ def test_a_run_cut_between_the_last_step_and_the_end_of_its_epoch_continues_bitw
     failing = Failing(loader(32, 1), 1)
     with pytest.raises(Killed):
         fitted(loader(64, 0, batch=16), validation=failing, checkpoint=path, checkpoint_every=1)
-    assert bnn.load_state(path)["within"]["batches"] == BATCHES
+    assert bnn.load_state(path)["unfinished"]["batches"] == BATCHES
     assert_same(fitted(loader(64, 0, batch=16), checkpoint=path), whole)
 
 
 def test_a_killed_process_loses_its_present_step_and_no_more(tmp_path: Path) -> None:
     def ready(state: dict[str, Any]) -> bool:
-        return len(state["history"]) == 1 and state.get("within", {"batches": 0})["batches"] > 2
+        return len(state["history"]) == 1 and state.get("unfinished", {"batches": 0})["batches"] > 2
 
     state = killed(tmp_path / "run", ready, every=1)
-    assert state["within"]["batches"] > 2
+    assert state["unfinished"]["batches"] > 2
     resumed, probs = run(tmp_path / "run", every=4)
     assert [row["epoch"] for row in resumed.history] == [1, 2, 3, 4, 5, 6]
     _, expected = run(None)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import unknown_name
-from bayescore.targets.stan.variables import unpack, variables
+from bayescore.targets.stan.variables import unpack, variables_of
 
 __all__ = ["Entry", "Folder"]
 
@@ -106,7 +106,7 @@ class Entry:
         rows = torch.tensor([[chain[c] for c in columns] for chain in chains], dtype=torch.float64)
         # beta[2,1] is beta.2.1 to Stan; the order of the columns is Stan's too
         flat = [re.sub(r"\[(.*)\]", lambda m: "." + m[1].replace(",", "."), c) for c in columns]
-        return unpack(rows.transpose(-1, -2), variables(flat))
+        return unpack(rows.transpose(-1, -2), variables_of(flat))
 
     def _file(self, what: str, patterns: tuple[str, ...], name: str) -> Path:
         file = self.folder.find(patterns, name)

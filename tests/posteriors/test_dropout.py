@@ -6,9 +6,9 @@ import pytest
 import torch
 from small_networks import NETWORKS
 from torch import nn
-from toy_problem import network, rings
 
 import bayescore.nn as bnn
+from toy_problem import network, rings
 
 
 def wide(width: int = 4000) -> nn.Sequential:

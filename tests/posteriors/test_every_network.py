@@ -29,7 +29,7 @@ def swag(model: nn.Module, like: str) -> bnn.SwagPosterior:
 
 def laplace(weights: str, structure: str) -> Make:
     def make(model: nn.Module, batches: Any, like: str) -> bnn.Posterior:
-        return bnn.laplace(model, batches, like, weights=weights, structure=structure, prior_sd=1.0)
+        return bnn.fit_laplace(model, batches, like, weights=weights, structure=structure, prior_sd=1.0)
 
     return make
 

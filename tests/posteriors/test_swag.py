@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from toy_problem import network
 
 import bayescore.nn as bnn
+from toy_problem import network
 
 
 def collected(rank: int = 20, times: int = 30) -> tuple[bnn.SWAG, torch.Tensor]:

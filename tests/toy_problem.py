@@ -55,7 +55,7 @@ POSTERIORS: dict[str, Callable[[nn.Module], bnn.Posterior]] = {
     "dropout": lambda model: bnn.DropoutPosterior(model, 0.3),
     "swag": swag,
     "ensemble": ensemble,
-    "laplace": lambda model: bnn.laplace(model, loader(64, 0), prior_sd=1.0),
+    "laplace": lambda model: bnn.fit_laplace(model, loader(64, 0), prior_sd=1.0),
     "gaussian": lambda model: bnn.GaussianPosterior(
         model,
         {k: p.detach().clone() for k, p in model.named_parameters()},

@@ -35,10 +35,10 @@ def test_prediction_is_deterministic_and_leaves_the_model_as_it_was(shell: str) 
     model.norm.eval()
     before = copy.deepcopy(model.state_dict())
     x, y = CONV.batch(n=7)
-    one = posterior.predict(x, samples=4, seed=1)
-    two = posterior.predict(x, samples=4, seed=1, batch_size=3)
+    one = posterior.predict(x, draws=4, seed=1)
+    two = posterior.predict(x, draws=4, seed=1, batch_size=3)
     torch.testing.assert_close(one.probs, two.probs)
-    assert not torch.equal(one.probs, posterior.predict(x, samples=4, seed=2).probs)
+    assert not torch.equal(one.probs, posterior.predict(x, draws=4, seed=2).probs)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert model.training
     assert not model.norm.training
@@ -58,7 +58,7 @@ def test_a_prediction_is_the_average_over_single_draws() -> None:
             for name, value in posterior.draw(0, index).items():
                 live[name].copy_(value)
             singles.append(model.eval()(x).softmax(1))
-    torch.testing.assert_close(posterior.predict(x, samples=3).probs, torch.stack(singles).mean(0))
+    torch.testing.assert_close(posterior.predict(x, draws=3).probs, torch.stack(singles).mean(0))
 
 
 def test_a_draw_can_be_used_in_a_block() -> None:
@@ -75,7 +75,7 @@ def test_a_draw_can_be_used_in_a_block() -> None:
 
 def posterior_draw(posterior: Posterior, x: torch.Tensor) -> torch.Tensor:
     model = copy.deepcopy(posterior.model)
-    return GaussianPosterior(model, posterior.mean, posterior.sd).predict(x, samples=1).probs  # type: ignore[attr-defined]
+    return GaussianPosterior(model, posterior.mean, posterior.sd).predict(x, draws=1).probs  # type: ignore[attr-defined]
 
 
 def test_later_training_does_not_change_a_posterior() -> None:
@@ -85,17 +85,17 @@ def test_later_training_does_not_change_a_posterior() -> None:
     train(opt, case, model, 3)
     posterior = opt.posterior(model)
     x, _ = case.batch()
-    before = posterior.predict(x, samples=2).probs
+    before = posterior.predict(x, draws=2).probs
     train(opt, case, model, 3, first=3)
-    assert torch.equal(posterior.predict(x, samples=2).probs, before)
+    assert torch.equal(posterior.predict(x, draws=2).probs, before)
 
 
 def test_batchnorm_statistics_can_be_estimated_anew() -> None:
     model, posterior = trained()
     x, _ = CONV.batch(n=16)
     before = copy.deepcopy(model.state_dict())
-    shifted = posterior.predict(x, samples=2, recalibrate=[(10 * x,)]).probs
-    assert not torch.allclose(shifted, posterior.predict(x, samples=2).probs)
+    shifted = posterior.predict(x, draws=2, recalibrate=[(10 * x,)]).probs
+    assert not torch.allclose(shifted, posterior.predict(x, draws=2).probs)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert model.norm.momentum == 0.1
 
@@ -106,7 +106,7 @@ def test_values_have_intervals_of_the_right_size() -> None:
     zero, one = {"weight": torch.zeros(1, 1)}, {"weight": torch.ones(1, 1)}
     posterior = GaussianPosterior(model, zero, one, likelihood=Gaussian(0.5))
     x = torch.tensor([[0.0], [2.0]])
-    prediction = posterior.predict(x, samples=4000)
+    prediction = posterior.predict(x, draws=4000)
     assert isinstance(prediction, ValuePrediction)
     sd = (x.square() + 0.25).sqrt()
     torch.testing.assert_close(prediction.std, sd, rtol=0.05, atol=0)
@@ -128,7 +128,7 @@ def test_count_quantiles_are_whole_and_cover() -> None:
     posterior = GaussianPosterior(
         model, {"weight": torch.ones(1, 1)}, {"weight": torch.full((1, 1), 1e-6)}, likelihood="poisson"
     )
-    prediction = posterior.predict(torch.tensor([[2.0]]), samples=3)
+    prediction = posterior.predict(torch.tensor([[2.0]]), draws=3)
     counts = torch.arange(60.0)
     mass = torch.distributions.Poisson(torch.tensor(2.0).exp()).log_prob(counts).exp().cumsum(0)
     for q in (0.05, 0.5, 0.95):
@@ -148,7 +148,7 @@ def test_a_saved_posterior_predicts_the_same_in_a_fresh_model(shell: str, tmp_pa
     fresh = CONV.module(seed=9)
     loaded = Posterior.load(tmp_path / "net.safetensors", fresh)
     x, _ = CONV.batch()
-    assert torch.equal(loaded.predict(x, samples=3).probs, posterior.predict(x, samples=3).probs)
+    assert torch.equal(loaded.predict(x, draws=3).probs, posterior.predict(x, draws=3).probs)
     assert torch.equal(fresh.head.weight, posterior.centre()["head.weight"])
     assert list(tmp_path.iterdir()) == [tmp_path / "net.safetensors"]
 
@@ -221,11 +221,27 @@ def test_a_file_with_strange_options_is_refused_and_the_model_is_as_it_was(kind:
     assert all(torch.equal(a, b) for a, b in same)
 
 
+def test_a_kind_of_ones_own_is_saved_and_loaded_and_takes_no_other_kinds_place(tmp_path: Path) -> None:
+    class Doubled(GaussianPosterior):
+        kind = "doubled"
+
+    class Impostor(GaussianPosterior):
+        kind = "gaussian"
+
+    model, gaussian = trained(network="mlp")
+    for kind, loaded in ((Doubled, Doubled), (Impostor, GaussianPosterior)):
+        kind(model, gaussian.mean, gaussian.sd).save(tmp_path / "net.safetensors")
+        found = Posterior.load(tmp_path / "net.safetensors", NETWORKS["mlp"].module())
+        assert type(found) is loaded
+        x, _ = NETWORKS["mlp"].batch()
+        assert torch.equal(found.predict(x, 2).probs, gaussian.predict(x, 2).probs)
+
+
 def test_a_set_of_draws_uses_every_member_once() -> None:
     model = nn.Linear(1, 1, bias=False)
     path = {"weight": torch.arange(5.0).reshape(5, 1, 1)}
     posterior = DrawsPosterior(model, path, likelihood="gaussian")
-    prediction = posterior.predict(torch.ones(1, 1), samples=5, seed=3)
+    prediction = posterior.predict(torch.ones(1, 1), draws=5, seed=3)
     assert sorted(prediction.outputs.flatten().tolist()) == [0, 1, 2, 3, 4]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from toy_problem import loader, network, rings
 from toy_run import Failing, Killed, killed, run
 
 import bayescore.nn as bnn
+from toy_problem import loader, network, rings
 
 
 def how_it_ended(fit: bnn.NetworkFit) -> str:
@@ -139,7 +140,7 @@ def test_files_that_save_state_has_not_written_are_refused(tmp_path: Path) -> No
 
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "no about": (lambda s: s.pop("about"), "does not say of which run"),
+    "no settings": (lambda s: s.pop("settings"), "does not say of which run"),
     "no seconds": (lambda s: s.pop("seconds"), "lacks 'seconds'"),
     "no tensor": (lambda s: s["model"].pop("3.bias"), "lacks '3.bias'"),
     "shape": (lambda s: s["model"].update({"3.bias": torch.zeros(())}), "3.bias is of another shape"),
@@ -147,15 +148,15 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "nan": (lambda s: s["model"]["3.bias"].fill_(float("nan")), "3.bias is not finite"),
     "noise": (lambda s: s["likelihood"].update(log_noise=torch.zeros(3)), "log_noise is of another"),
     "sd": (lambda s: s["optimizer"]["state"][0]["sd"].fill_(-1), "sd of 3.weight holds impossible"),
-    "adam": (lambda s: s["rest"]["state"][0].update(exp_avg=torch.zeros(5)), "exp_avg of Adam"),
-    "adam's number": (lambda s: s["rest"]["param_groups"][0].update(eps="x"), "eps of Adam"),
+    "adam": (lambda s: s["point_optimizer"]["state"][0].update(exp_avg=torch.zeros(5)), "exp_avg of Adam"),
+    "adam's number": (lambda s: s["point_optimizer"]["param_groups"][0].update(eps="x"), "eps of Adam"),
     "schedule": (lambda s: s["schedule"].update(last_epoch="x"), "last_epoch must be a whole number"),
     "rates": (lambda s: s["schedule"].update(base_lrs=[]), "another learning rate"),
     "history": (lambda s: s.update(history=[{"loss": "x"}]), "rows of numbers"),
-    "stream": (lambda s: s["shuffles"].update(loader=torch.zeros(9)), "damaged"),
+    "stream": (lambda s: s["loaders"].update(loader=torch.zeros(9)), "damaged"),
     "best": (lambda s: s["best"][2][1].pop("random.sd.3.bias"), "damaged"),
     "best's options": (lambda s: s["best"][2][0].update(config={"x": 1}), "damaged"),
-    "place": (lambda s: s.update(within={"batches": 1}), "damaged"),
+    "unfinished epoch": (lambda s: s.update(unfinished={"batches": 1}), "damaged"),
 }
 
 
@@ -204,3 +205,10 @@ def test_nested_state_comes_back_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="holds a dict"):
         bnn.save_state(tmp_path / "state", [1])  # type: ignore[arg-type]
     assert bnn.load_state(tmp_path / "state")["a"] == state["a"]
+
+
+def test_infinities_and_nan_come_back_as_they_were(tmp_path: Path) -> None:
+    bnn.save_state(tmp_path / "state", {"best": [math.inf, -math.inf], "loss": math.nan})
+    found = bnn.load_state(tmp_path / "state")
+    assert found["best"] == [math.inf, -math.inf]
+    assert math.isnan(found["loss"])

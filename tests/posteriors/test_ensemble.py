@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from toy_problem import POSTERIORS, loader, network, rings
 
 import bayescore.nn as bnn
 from bayescore.posteriors.likelihoods import Gaussian
+from toy_problem import POSTERIORS, loader, network, rings
 
 
 def test_a_deep_ensemble_averages_the_probabilities_of_its_members() -> None:
     members = [bnn.PointPosterior(network(seed=seed)) for seed in range(3)]
     x, _ = rings(10, 0)
     rows = torch.stack([member.predict(x).probs for member in members])
-    prediction = bnn.Ensemble(members).predict(x, samples=1)
+    prediction = bnn.Ensemble(members).predict(x, draws=1)
     torch.testing.assert_close(prediction.probs, rows.mean(0))
     single = -(rows * rows.log()).sum(2).mean(0)
     torch.testing.assert_close(prediction.mutual_information, prediction.entropy - single)
-    assert prediction.samples == 3
+    assert prediction.draws == 3
 
 
 def test_members_of_different_kinds_weigh_the_same() -> None:
@@ -29,14 +29,14 @@ def test_members_of_different_kinds_weigh_the_same() -> None:
         POSTERIORS[kind](network(seed=seed)) for seed, kind in enumerate(("point", "gaussian"))
     )
     x, _ = rings(10, 0)
-    prediction = bnn.Ensemble([point, gaussian]).predict(x, samples=40)
+    prediction = bnn.Ensemble([point, gaussian]).predict(x, draws=40)
     expected = (point.predict(x).probs + gaussian.predict(x, 20, seed=1).probs) / 2
     torch.testing.assert_close(prediction.probs, expected)
 
 
 def test_draws_are_split_over_the_members_and_rounded_up() -> None:
     members = [POSTERIORS["gaussian"](network(seed=seed)) for seed in range(3)]
-    assert bnn.Ensemble(members).predict(rings(4, 0)[0], samples=10).samples == 12
+    assert bnn.Ensemble(members).predict(rings(4, 0)[0], draws=10).draws == 12
 
 
 def test_values_are_a_mixture_of_the_members_noise_levels() -> None:

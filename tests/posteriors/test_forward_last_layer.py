@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import bayescore.nn as bnn
-from bayescore.posteriors import weights
-from bayescore.posteriors.head import last_layer
+from bayescore.posteriors import base
+from bayescore.posteriors.forward import random_layer
 
 
 class Counted(nn.Module):
@@ -40,7 +40,7 @@ def both(model: Counted, q: bnn.GaussianPosterior, monkeypatch: pytest.MonkeyPat
     x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     fast = q.predict(x, 7, batch_size=20)
     short, model.passes = model.passes, 0
-    monkeypatch.setattr(weights, "last_layer", lambda *_: None)
+    monkeypatch.setattr(base, "random_layer", lambda *_: None)
     full = q.predict(x, 7, batch_size=20)
     torch.testing.assert_close(fast.probs, full.probs, rtol=0, atol=0)
     return short, model.passes
@@ -60,11 +60,11 @@ def test_a_layer_that_is_not_the_end_of_the_network_is_no_short_cut(
     assert short >= full
 
 
-def test_only_a_layer_of_its_own_is_a_last_layer() -> None:
+def test_only_a_layer_of_its_own_is_a_random_layer() -> None:
     model = Counted()
-    assert last_layer(model, ["head.weight"]) is model.head
-    assert last_layer(model, ["head.weight", "body.bias"]) is None
-    assert last_layer(nn.Linear(2, 2), ["weight"]) is None
+    assert random_layer(model, ["head.weight"]) is model.head
+    assert random_layer(model, ["head.weight", "body.bias"]) is None
+    assert random_layer(nn.Linear(2, 2), ["weight"]) is None
     tied = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     tied[2].weight = tied[0].weight
-    assert last_layer(tied, ["0.weight"]) is None
+    assert random_layer(tied, ["0.weight"]) is None

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from toy_problem import POSTERIORS, network, rings
 
 import bayescore.nn as bnn
-from bayescore.nn.dry_run import _Meter
-from bayescore.posteriors import weights
-from bayescore.posteriors.inputs import ROWS
+from bayescore.nn.memory import _Meter
+from bayescore.posteriors import base
+from bayescore.posteriors.inputs import ROWS_AT_ONCE
+from toy_problem import POSTERIORS, network, rings
 
 KINDS = pytest.mark.parametrize("kind", ["gaussian", "dropout", "swag", "ensemble"])
 WAYS: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -68,7 +68,7 @@ def test_a_random_last_layer_is_a_short_cut_to_logits_too(monkeypatch: pytest.Mo
     model[0].register_forward_hook(lambda *_: looked_up.append(1))
     fast = posterior.predict(x, 5).probs
     assert len(looked_up) == 2  # the first draw, and the check
-    monkeypatch.setattr(weights, "last_layer", lambda *_: None)
+    monkeypatch.setattr(base, "random_layer", lambda *_: None)
     torch.testing.assert_close(fast, posterior.predict(x, 5).probs)
 
 
@@ -154,9 +154,9 @@ class Watched(nn.Sequential):
 def test_many_rows_go_through_in_pieces_unless_asked_for_at_once(kind: str) -> None:
     model = Watched(*network())
     posterior = POSTERIORS[kind](model)
-    x, _ = rings(2 * ROWS + 300, 0)
+    x, _ = rings(2 * ROWS_AT_ONCE + 300, 0)
     pieces = posterior.predict(x, 4)
-    assert model.most == ROWS
+    assert model.most == ROWS_AT_ONCE
     whole = posterior.predict(x, 4, batch_size=len(x))
     assert model.most == len(x)
     torch.testing.assert_close(pieces.probs, whole.probs)
@@ -175,10 +175,10 @@ def test_outputs_that_are_not_by_row_are_not_joined() -> None:
         posterior.predict(x, 3, batch_size=15)
 
 
-def peak(posterior: bnn.Posterior, x: Tensor, samples: int) -> int:
+def peak(posterior: bnn.Posterior, x: Tensor, draws: int) -> int:
     """The most bytes that live at one time during a prediction."""
     with _Meter([]) as meter:
-        posterior.predict(x, samples)
+        posterior.predict(x, draws)
     return meter.peak
 
 
