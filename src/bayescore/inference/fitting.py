@@ -99,7 +99,10 @@ def fit_many(
     if any(start.searched for start in starts):  # the search has checked the target
         run = replace(run, check=False)
     fits = _by_method(targets, [start.family for start in starts], chosen, seeds, run)
-    return [join_stages(done, [done], start) for done, start in zip(fits, starts, strict=True)]
+    return [
+        join_stages(done, [done], start) if start.searched else done
+        for done, start in zip(fits, starts, strict=True)
+    ]
 
 
 def _automatic(

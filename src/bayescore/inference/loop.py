@@ -194,8 +194,7 @@ class Loop:
         losses = self._losses()
         for i, history in enumerate(self.histories):
             if self.ends[i] is None:
-                self._count_calls(i)
-                self.counts[i] += Counts(density_evaluations=evaluations)
+                self._count(i, evaluations)
                 history.add(
                     step=self.state.step,
                     score_calls=self.oracle.score_calls,
@@ -244,17 +243,19 @@ class Loop:
         for i in which:
             if self.ends[i] is None:
                 self.ends[i] = self._end_here(i, outcome, status)
-                self._count_calls(i)
+                self._count(i)
 
     def _end_here(self, i: int, outcome: Outcome, status: str) -> _End:
         streams = self.streams.state()[i : i + 1].clone()
         return _End(outcome, status, self.state.member(i), streams, self.pending[i])
 
-    def _count_calls(self, i: int) -> None:
+    def _count(self, i: int, density_evaluations: int = 0) -> None:
+        """Take over what the oracle counted, and density evaluations that it does not see."""
         self.counts[i] = replace(
             self.counts[i],
             score_calls=self.oracle.score_calls,
             hessian_products=self.oracle.hessian_products,
+            density_evaluations=self.counts[i].density_evaluations + density_evaluations,
         )
 
     def _fit(self, i: int) -> Fit:
