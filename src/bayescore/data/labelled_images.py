@@ -61,7 +61,7 @@ _SHA256 = {
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
     ),
 }
-_DIGITS_TEST = 597  # the last third, as ordered: other writers than the first 1,200
+_DIGITS_TEST = 597  # the last third in the order of the file: other writers than the first 1,200
 
 
 def images(name: str, part: str = "train", *, like: str | None = None) -> Images:

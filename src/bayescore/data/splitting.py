@@ -1,4 +1,4 @@
-"""A few images to learn from, others to choose by: one permutation per seed, so that they never overlap."""
+"""Training and validation images: two parts of one permutation per seed, so that they never overlap."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from bayescore.rng import generator
 
 __all__ = ["Split", "split"]
 
-STRATIFIED_BELOW = 100  # with fewer images than this every class is there equally often
+STRATIFIED_BELOW = 100  # with fewer images than this, every class is drawn equally often
 
 
 @dataclass(frozen=True)
 class Split:
-    """Disjoint images to learn from and to choose by."""
+    """Disjoint images to train on and to validate with."""
 
     train: Images
     validation: Images
 
 
 def split(data: Images, count: int, seed: int, validation: int = 5000) -> Split:
-    """`count` images at random to learn from; of the rest, `validation` (or all, if fewer) to choose by.
+    """`count` random images to train on; of the rest, `validation` (or all, if fewer) to validate with.
 
-    Fewer than 100 images are drawn class by class, as many of each, so that none is missing.
+    Fewer than 100 images are drawn class by class, equally many of each, so that no class is missing.
     """
     check_count("count", count)
     check_count("validation", validation)
@@ -37,7 +37,7 @@ def split(data: Images, count: int, seed: int, validation: int = 5000) -> Split:
     if count < STRATIFIED_BELOW:
         labels = data.y[order]
         classes = labels.unique()
-        # the n-th image of its class, for every image in order: the first rounds through the classes
+        # an image has rank n if it is the n-th of its class; the lowest ranks take the classes in turn
         rank = torch.empty_like(labels)
         for k in classes:
             rank[labels == k] = torch.arange(int((labels == k).sum()))

@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bayescore.checks import unknown_name
-from bayescore.optim import ADVI, SGLD, BaM, ProximalScore
-from bayescore.optim.noise import is_hashed
+from bayescore.optim import ADVI, SGLD, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim.noise import uses_counter
 from bayescore.posteriors.forward import call_with, own_tensors
 
 __all__ = ["MEMORY_METHODS", "MemoryEstimate", "dry_run_peak", "memory_estimate"]
@@ -93,10 +93,10 @@ _OPTIMIZERS = {
     "sgd": _Optimizer(_torch("SGD", lr=1e-3)),
     "adamw": _Optimizer(_torch("AdamW"), largest=2),
     "adamw-fused": _Optimizer(_torch("AdamW", fused=True)),
-    "proximal": _Optimizer(_ours(ProximalScore, solver="exact"), 1, largest=2),
-    "proximal-gradient": _Optimizer(_ours(ProximalScore, solver="gradient"), 1, largest=2),
+    "proximal": _Optimizer(_ours(ProximalScore), 1, largest=2),
+    "descent": _Optimizer(_ours(ProximalDescent), 1, largest=2),
     "advi": _Optimizer(_ours(ADVI), 1, largest=2),
-    "bam": _Optimizer(_ours(BaM), 2, largest=2, whole=3),  # its sums over draws
+    "bam": _Optimizer(_ours(PairedBaM), 2, largest=2, whole=3),  # its sums over draws
     "sgld": _Optimizer(_ours(SGLD), 1, largest=2),
 }
 MEMORY_METHODS = tuple(_OPTIMIZERS)
@@ -115,7 +115,7 @@ def memory_estimate(
 
     Arguments:
         model: any module, also one made under `torch.device("meta")`; it is not run and not changed.
-        method: "sgd", "adamw", "adamw-fused", "proximal", "proximal-gradient", "advi", "bam" or "sgld".
+        method: "sgd", "adamw", "adamw-fused", "proximal", "descent", "advi", "bam" or "sgld".
         batch: the module's inputs: a tensor, a tuple of tensors (on any device; only their shapes are read),
             or the shape of one float input, such as (16, 3, 224, 224).
         loss: from the outputs to a scalar; by default a mean of all outputs.
@@ -144,7 +144,7 @@ def memory_estimate(
     update = gradient + int(how.largest * largest + how.whole * width)
     on_cpu = trained[0].device.type in ("cpu", "meta")
     sizes = [p.numel() for p in trained]
-    compiles = bool(how.draws) and is_hashed(sum(sizes), max(sizes))
+    compiles = bool(how.draws) and uses_counter(sum(sizes), max(sizes))
     return MemoryEstimate(
         method=method + (" with update_in_backward" if update_in_backward else ""),
         process=_process(held) + COMPILER * compiles if on_cpu else 0,

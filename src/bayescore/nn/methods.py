@@ -17,7 +17,8 @@ from torch import nn
 
 from bayescore.checks import unknown_name
 from bayescore.nn.plain import PlainAdam
-from bayescore.optim import ADVI, SGLD, BaM, ProximalScore
+from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.base import WeightPosterior
 from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout, dropped_modules
 from bayescore.posteriors.likelihoods import Likelihood
@@ -26,7 +27,14 @@ from bayescore.posteriors.swag import SWAG
 
 __all__ = ["METHODS", "TrainingMethod", "training_method"]
 
-BAYESIAN: dict[str, type[Any]] = {"proximal": ProximalScore, "advi": ADVI, "bam": BaM, "sgld": SGLD}
+BAYESIAN: dict[str, type[BayesianOptimizer]] = {
+    "proximal": ProximalScore,
+    "descent": ProximalDescent,
+    "advi": ADVI,
+    "bam": PairedBaM,
+    "published-bam": BaM,
+    "sgld": SGLD,
+}
 METHODS = (*BAYESIAN, "plain", "dropout", "swag")
 SWAG_WAITS = 0.5  # share of the epochs before SWAG collects weights
 CHAIN = 30  # states that SGLD keeps of the second half of its steps
@@ -96,9 +104,11 @@ def training_method(
             "batches, or write the loop yourself (`with opt.sample():`)"
         )
     if name in BAYESIAN:
-        if name != "sgld":
+        if name == "proximal":
             options.setdefault("batch_size", batch_size)
-        elif steps is not None and "burn_in" not in options:
+        elif name == "descent":
+            options.setdefault("steps", steps)
+        elif name == "sgld" and steps is not None and "burn_in" not in options:
             options["burn_in"] = steps // 2
             options.setdefault("thin", max(1, (steps - steps // 2) // CHAIN))
         optimizer = _optimizer(BAYESIAN[name], chosen, {"num_data": num_data, "seed": seed}, options)
@@ -126,7 +136,8 @@ def training_method(
 
 def _optimizer(kind: type[Any], chosen: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
     """The optimizer, after the names of its options have been checked."""
-    known = list(inspect.signature(kind).parameters)[1:]
+    bayesian = issubclass(kind, BayesianOptimizer)
+    known = kind.options() if bayesian else list(inspect.signature(kind).parameters)[1:]
     for name in options:
         if name not in known:
             raise unknown_name(f"option of {kind.__name__}", name, set(known) - set(given))

@@ -77,7 +77,7 @@ def fit(
         train_loader: batches (inputs, targets); inputs as in `Posterior.predict`.
         likelihood: a name, a Likelihood, or a callable from (outputs, targets) to the mean negative
             log-likelihood.
-        method: "proximal", "advi", "bam", "sgld"; "plain" for the MAP estimate by Adam; "dropout" for the
+        method: "proximal", "descent", "advi", "bam", "published-bam", "sgld"; "plain" for the MAP estimate by Adam; "dropout" for the
             same with dropout on (`p=` inserts it); "swag" for a Gaussian of the second half of its path.
         epochs: passes over the data; the learning rate falls along a cosine over all of them, except for
             "swag".
@@ -97,7 +97,7 @@ def fit(
             shuffle=True), or from a generator of its own or its sampler's. A loader that shuffles by other
             means (numpy, random), or an iterator that has moved on, ends the epoch with other batches.
         progress: show a progress bar; by default if standard error is a terminal.
-        options: of the method, such as lr, prior_sd, temperature, samples.
+        options: of the method, such as lr, prior_sd, temperature, draws.
     """
     check_count("epochs", epochs, 3 if method == "swag" else 1)  # swag needs two epochs in its second half
     if patience is not None:

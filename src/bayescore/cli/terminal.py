@@ -1,4 +1,7 @@
-"""Problems a user can solve: one sentence on standard error and exit code 2, or 1 where a fit failed."""
+"""What the command says: results on standard output, every problem as one sentence on standard error.
+
+A request that cannot be met ends with exit code 2, a fit that failed with 1, Ctrl-C with 130.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,25 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["FAILED", "INTERRUPTED", "MISUSED", "UserError", "complain", "explained", "spoken_warnings"]
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "MISUSED",
+    "UserError",
+    "complain",
+    "console",
+    "errors_as_sentences",
+    "warnings_as_sentences",
+]
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+_PIPE_WIDTH = 120
 
 
 class UserError(Exception):
     """A sentence for the user, and the exit code that goes with it.
 
-    `verbatim` keeps its lines: a compiler points at a column.
+    `verbatim` keeps its line breaks: a compiler points at a column.
     """
 
     def __init__(self, sentence: str, code: int = MISUSED, *, verbatim: bool = False) -> None:
@@ -27,16 +40,22 @@ class UserError(Exception):
         self.code, self.verbatim = code, verbatim
 
 
+def console() -> Console:
+    """Standard output; a pipe gets wide lines instead of the 80 columns that rich assumes."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=_PIPE_WIDTH)
+
+
 def complain(sentence: str, kind: str = "error", *, verbatim: bool = False) -> None:
-    """One line on standard error, or the lines as they are."""
+    """Print one line on standard error, or the lines as they are."""
     words = sentence if verbatim else " ".join(sentence.split())
     line = Text.assemble((f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), words)
     Console(file=sys.stderr).print(line, soft_wrap=True)
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """What the library refuses in here is the user's to mend: its own sentence, without the traceback."""
+def errors_as_sentences() -> Iterator[None]:
+    """What the library refuses in the block is for the user to mend: its sentence, without the traceback."""
     try:
         yield
     except (ValueError, TypeError, MemoryError, ImportError, OSError) as problem:
@@ -46,10 +65,10 @@ def explained() -> Iterator[None]:
 
 
 @contextmanager
-def spoken_warnings() -> Iterator[None]:
-    """Warnings in here, of every category, are sentences on standard error."""
+def warnings_as_sentences() -> Iterator[None]:
+    """Print warnings of every category that are raised in the block as sentences on standard error."""
 
-    def speak(
+    def show(
         message: Warning | str,
         category: type[Warning],  # noqa: ARG001
         filename: str,  # noqa: ARG001
@@ -62,7 +81,7 @@ def spoken_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
         warnings.simplefilter("default", ResourceWarning)
-        warnings.showwarning = speak
+        warnings.showwarning = show
         yield
 
 
