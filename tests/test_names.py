@@ -25,15 +25,3 @@ def test_no_public_name_of_a_package_is_that_of_one_of_its_modules(package: Modu
     for found in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{found.name}")
         assert getattr(package, found.name) is module, f"{module.__name__} is hidden by what it exports"
-
-
-@pytest.mark.parametrize("package", [*packages(bayescore)], ids=lambda package: package.__name__)
-def test_no_public_function_bears_the_name_of_a_module_beside_it(package: ModuleType) -> None:
-    modules = {
-        found.name: importlib.import_module(f"{package.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(package.__path__)
-    }
-    for module in modules.values():
-        for name in getattr(module, "__all__", ()):
-            if name in modules:
-                assert getattr(module, name) is modules[name], f"{module.__name__}.{name} is also a module"
