@@ -1,7 +1,7 @@
 """Running what is missing of a grid: resume, schedule, record.
 
 What is recorded as finished is never executed again; what failed is tried again at the next start.
-Experiments run in the order given, groups within an experiment by expected cost, the dearest first, on one
+Experiments run in the order given, groups within an experiment by expected cost, the largest first, on one
 pool of processes.
 """
 
@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from bayescore_lab.engine import provenance
-from bayescore_lab.engine.files import prepare_folder
-from bayescore_lab.engine.plan import Plan
-from bayescore_lab.engine.pool import Event, work
-from bayescore_lab.engine.record import Record
-from bayescore_lab.engine.records import RecordStore
-from bayescore_lab.engine.worker import Task
+from bayescore_lab.engine.plans import Plan
+from bayescore_lab.engine.records import Record, RecordStore, prepare_folder
+from bayescore_lab.engine.workers import Event, Task, work
 
 __all__ = ["Failure", "Tally", "run_plans"]
 
@@ -158,7 +155,7 @@ class _Session:
 
 
 def _tasks(plan: Plan, done: set[str]) -> list[Task]:
-    """The missing runs by group, the dearest group first; equal ones keep the order of the grid."""
+    """The missing runs by group, the most expensive first; equal ones keep the order of the grid."""
     groups: dict[str, dict[str, Any]] = {}
     for key, run in plan.runs.items():
         if key not in done:

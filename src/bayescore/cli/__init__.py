@@ -23,9 +23,9 @@ __all__ = ["app", "main"]
 
 #: commands that come from elsewhere, by the module that adds them
 _LATER = {
-    "bench": "bayescore_lab.bench.commands",
-    "reproduce": "bayescore_lab.engine.commands",
-    "report": "bayescore_lab.engine.commands",
+    "bench": "bayescore_lab.commands",
+    "reproduce": "bayescore_lab.commands",
+    "report": "bayescore_lab.commands",
     "train": "bayescore.cli.train",
 }
 

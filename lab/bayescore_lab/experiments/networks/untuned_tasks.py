@@ -1,7 +1,7 @@
 """The tasks on which network optimizers are compared with their own defaults, and which half each belongs to.
 
-A rule is developed on the first half only. The second is run once, when the rule is final: it decides. Tasks that
-earlier probes of a default had already seen are all in the first half. Every kind of task is in both.
+A rule is developed on the first half only. The second is run once, when the rule is final: it decides. Tasks
+that earlier probes of a default had already seen are all in the first half. Every kind of task is in both.
 """
 
 from __future__ import annotations

@@ -24,9 +24,8 @@ from bayescore_lab.engine import (
     plot_traces,
     shared_legend,
 )
-from bayescore_lab.experiments.posteriordb.arms import EXACT, MIXTURES, grid
+from bayescore_lab.experiments.posteriordb.arms import BEST, EXACT, MIXTURES, execute, grid
 from bayescore_lab.experiments.posteriordb.drawing import gap_axis, on, rates_table, worst_table
-from bayescore_lab.experiments.posteriordb.fits import BEST, execute
 
 ARMS = {**EXACT, **MIXTURES}
 SHOWN = ("Ours, N=2", "Ours, default", "ADVI", "GSM", "BaM", "BaM, BD")

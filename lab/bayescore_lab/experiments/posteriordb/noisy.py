@@ -28,9 +28,8 @@ from bayescore_lab.engine import (
     shared_legend,
 )
 from bayescore_lab.engine.tables import Cell
-from bayescore_lab.experiments.posteriordb.arms import NOISY, grid
+from bayescore_lab.experiments.posteriordb.arms import BEST, LOST, NOISY, execute, grid
 from bayescore_lab.experiments.posteriordb.drawing import gap_axis, on, rates_table, worst_table
-from bayescore_lab.experiments.posteriordb.fits import BEST, LOST, execute
 
 BETAS = [0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0]
 METRICS = {
