@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from bayescore_lab.bench.jax_methods import PEERS, Chunked, Density, log_density
-from bayescore_lab.engine.workers import answer_requests
+from bayescore_lab.engine.workers import Answer, answer_requests
 
 __all__ = ["ONE_THREAD", "JaxServer"]
 
@@ -141,16 +141,16 @@ def _plain(found: dict[str, Any]) -> dict[str, Any]:
     return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in found.items()}
 
 
-def main() -> None:
-    """Serve until standard input ends."""
+def _prepare() -> Answer:
+    """Import the libraries, on one thread and in 64 bits."""
     os.environ.update(ONE_THREAD, JAX_PLATFORMS="cpu")
     jax = import_module("jax")
     jax.config.update("jax_enable_x64", True)
     for name in ("blackjax", "numpyro.infer", "optax"):  # now, so that no clock sees it
         with suppress(ImportError):
             import_module(name)
-    answer_requests(JaxServer(jax).answer)
+    return JaxServer(jax).answer
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests(_prepare)

@@ -31,7 +31,7 @@ STARTS = 4  # of the search for the best Gaussian on the banana
 
 @dataclass(frozen=True)
 class Problem:
-    """A target, its cubature rule and its goal; every method starts from N(0, I)."""
+    """A target, its cubature rule and its goal."""
 
     name: str
     target: Target
@@ -49,7 +49,8 @@ class Problem:
         return self.weights @ self.target.log_prob(family.transform(self.nodes)) + family.entropy()
 
     @property
-    def start(self) -> FullGaussian:
+    def q0(self) -> FullGaussian:
+        """N(0, I), from which every method starts."""
         return FullGaussian.init(self.target.dim)
 
     @cached_property

@@ -230,7 +230,7 @@ def run_ours(entry: OurMethod, problem: Problem, setting: Setting, seed: int, li
     clock = _Clock(problem, limit)
     result = fit(
         problem.target,
-        problem.start,
+        problem.q0,
         entry.make(setting),
         steps=problem.budget,
         seed=seed,

@@ -197,7 +197,7 @@ def _run(
     have: Mapping[str, Measurement],
     notify: Notify,
 ) -> None:
-    """Measure one block and keep its rows, also when it is interrupted."""
+    """Measure one block and keep what was measured, also when it is interrupted."""
     name, found, load = uuid.uuid4().hex[:8], {each: MethodTimes() for each in block}, os.getloadavg()[0]
     wanted = [each for each in block if each not in have or not have[each].done]
     try:

@@ -93,7 +93,7 @@ def main() -> None:
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     warnings.simplefilter("ignore")
-    answer_requests(StepServer().answer)
+    answer_requests(lambda: StepServer().answer)
 
 
 if __name__ == "__main__":

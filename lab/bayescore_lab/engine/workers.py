@@ -38,6 +38,7 @@ from bayescore_lab.engine.declare import Execute, Outcome, Run
 from bayescore_lab.engine.records import encode, run_id
 
 __all__ = [
+    "Answer",
     "Answered",
     "Event",
     "RequestError",
@@ -416,10 +417,15 @@ class Worker:
         return f"ended with exit code {code}: {lines[-1] if lines else 'no message'}"
 
 
-def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """The other side of a `Worker`: answer every request until standard input ends."""
+#: a request to its answer
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def answer_requests(prepare: Callable[[], Answer]) -> None:
+    """The other side of a `Worker`: prepare, then answer every request until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints must not mix with the answers
+    os.dup2(2, 1)  # what a library prints, when it is imported or later, must not mix with the answers
+    answer = prepare()
     for line in sys.stdin:
         answers.write(json.dumps(answer(json.loads(line))) + "\n")
         answers.flush()

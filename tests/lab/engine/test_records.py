@@ -1,4 +1,4 @@
-"""Records: strict JSON, names of runs, and a file that survives kills, full disks, damage, a second writer."""
+"""Records: strict JSON, names of runs, and a file that survives kills, full disks and a second writer."""
 
 from __future__ import annotations
 

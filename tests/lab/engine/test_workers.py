@@ -50,7 +50,11 @@ def answer(request):
     print("a library chats")
     return {"twice": 2 * request["x"], "nothing": float("nan")}
 
-answer_requests(answer)
+def prepare():
+    print("and chats when it is imported")
+    return answer
+
+answer_requests(prepare)
 """
     with Worker((sys.executable, "-c", script), 60.0) as worker:
         for x in (0.1, 1e300):
