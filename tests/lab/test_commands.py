@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -146,3 +148,29 @@ def test_the_library_offers_the_same_commands_for_its_own_experiments():
     commands.add_commands(library)
     assert CliRunner().invoke(library, ["reproduce", "list"]).exit_code == 0
     assert all(experiment.id == name for name, experiment in find_experiments().items())
+
+
+WITHOUT_TORCH = """
+import sys
+import typer
+from bayescore_lab.commands import add_commands
+
+app = typer.Typer()
+add_commands(app)
+try:
+    app(sys.argv[1:], standalone_mode=False)
+finally:
+    slow = {"torch", "matplotlib", "scipy"} & set(sys.modules)
+    print("imported:", *sorted(slow), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["reproduce list", "reproduce --help", "bench --help", "bench step --help", "report --help"]
+)
+def test_lists_and_help_do_not_wait_for_torch(words):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words.split()], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "imported:\n")
+    assert len(done.stdout) > 200

@@ -47,7 +47,7 @@ RATES = (0.01, 0.03, 0.1, 0.3)
 PARTICLES = (1, 16)
 TUNING_SEED = 10_000
 TIMED_STEPS = 200
-JUDGES = 1000
+ELBO_DRAWS = 1000
 LOOK = 20  # steps between two looks at the clock
 AVERAGED = 500  # losses at the end of a trial that judge it
 
@@ -106,7 +106,7 @@ def numpyro_runs(
     densities = jax.jit(jax.vmap(density))
 
     def elbo(mean: Any, factor: Any) -> float:
-        z = jax.random.normal(jax.random.key(1), (JUDGES, dim))
+        z = jax.random.normal(jax.random.key(1), (ELBO_DRAWS, dim))
         x = mean + z @ factor.T
         entropy = 0.5 * dim * np.log(2 * np.pi * np.e) + np.log(np.diagonal(factor)).sum()
         value = float(densities(jnp.asarray(x)).mean() + entropy)

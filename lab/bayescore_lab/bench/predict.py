@@ -1,4 +1,4 @@
-"""`bench predict`: what a prediction from S draws costs, against S forward passes and S draws of noise.
+"""`bench predict`: what a prediction from S draws costs, against S times a forward pass and a draw of noise.
 
 With f the time of a forward pass and d that of drawing the weights, S samples cost t(S); the cost of one
 more sample and what it has beyond both are

@@ -89,7 +89,7 @@ def geometric_mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
 
 
 def median_interval(values: ArrayLike, level: float = 0.95) -> Interval:
-    """The median with its exact interval (2); infinite values are welcome."""
+    """The median with its exact interval (2); infinite values are allowed."""
     x = np.sort(_values(values))
     n = x.size
     middle = (x[(n - 1) // 2], x[n // 2])

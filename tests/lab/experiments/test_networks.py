@@ -20,12 +20,12 @@ from bayescore.models import mlp
 from bayescore_lab.engine import Records
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED
 from bayescore_lab.experiments.networks import linear_gaussian, mnist, mnist_tuning, scale_limits
-from bayescore_lab.experiments.networks.mnist_arms import ARMS, DECAY_POWER, TUNED, Schedule, scaled
+from bayescore_lab.experiments.networks.mnist_arms import ARMS, DECAY_POWER, TUNED, EpochBudget, scaled
 from bayescore_lab.experiments.networks.printed import PrintedADVI, PrintedProximal
 from bayescore_lab.experiments.networks.scale_worker import attempt
 from bayescore_lab.experiments.networks.training import LEARNERS, batches, learn, network
 
-SHORT = Schedule(epochs=2, every=1, patience=2, batch_size=16, draws=2)
+SHORT = EpochBudget(epochs=2, every=1, patience=2, batch_size=16, draws=2)
 
 
 def little(count=40):
@@ -44,7 +44,7 @@ def test_batches_have_nearly_equal_sizes_and_hold_everything():
 
 
 @pytest.mark.parametrize("kind", [k for k in LEARNERS if k != "ivon"])
-def test_every_learner_learns_from_the_same_gestures(kind):
+def test_every_learner_learns_from_the_same_calls(kind):
     options = {"dropout": {"p": 0.1}}.get(kind, {"init_sd": 0.01} if "printed" in kind else {})
     found = learn(kind, dict(options), SMALL, network(0, (8,)), 0, SHORT)
     assert found.steps >= 2

@@ -19,7 +19,7 @@ __all__ = [
     "MEMBERS",
     "PLAIN",
     "TUNED",
-    "Schedule",
+    "EpochBudget",
     "arm_runs",
     "execute",
     "scaled",
@@ -120,7 +120,7 @@ FEW_SEEDS = {name: 2 for name in ARMS if name.endswith(("default settings", "no 
 
 
 @dataclass(frozen=True)
-class Schedule:
+class EpochBudget:
     """How long a run may take: epochs, validation every so many, stop after so many without improvement."""
 
     epochs: int
@@ -164,5 +164,5 @@ def scaled(options: Mapping[str, Any], percent: float, power: float = DECAY_POWE
     """
     if "weight_decay" not in options:
         return dict(options)
-    steps, chosen = (-(-round(600 * p) // Schedule.batch_size) for p in (percent, TUNED_AT))
+    steps, chosen = (-(-round(600 * p) // EpochBudget.batch_size) for p in (percent, TUNED_AT))
     return {**options, "weight_decay": options["weight_decay"] * (chosen / steps) ** power}

@@ -16,7 +16,7 @@ from bayescore.data import Split
 from bayescore.metrics import evaluate
 from bayescore.nn import ClassPrediction, Ensemble, PointPosterior, Posterior, laplace
 from bayescore_lab.engine import Outcome, Run
-from bayescore_lab.experiments.networks.mnist_arms import FROM_PLAIN, MEMBERS, PLAIN, Schedule
+from bayescore_lab.experiments.networks.mnist_arms import FROM_PLAIN, MEMBERS, PLAIN, EpochBudget
 from bayescore_lab.experiments.networks.training import Learned, learn, mnist_split, network, pictures
 
 __all__ = ["assess", "execute", "execute_trials", "predict_both"]
@@ -50,7 +50,7 @@ def execute_trials(todo: Sequence[Run]) -> Iterator[Outcome]:
     for run in todo:
         c, seed = run.config, run.seed + OTHER_SEEDS
         model, split = network(seed, tuple(c["hidden"])), mnist_split(c["percent"], seed)
-        found = learn(c["kind"], dict(c["options"]), split, model, seed, Schedule(**c["schedule"]))
+        found = learn(c["kind"], dict(c["options"]), split, model, seed, EpochBudget(**c["schedule"]))
         metrics = {"validation_nll": found.validation_nll, "epoch": found.epoch}
         ended = "ok" if found.posterior is not None else "diverged"
         yield Outcome(run, metrics, found.steps, found.trace, ended=ended)
@@ -60,7 +60,7 @@ def _learn(run: Run, split: Split, member: int = 0) -> Learned:
     c = run.config
     seed = run.seed + 1000 * member  # members differ in their initial weights and in the order of batches
     model = network(seed, tuple(c["hidden"]))
-    return learn(c["kind"], dict(c["options"]), split, model, seed, Schedule(**c["schedule"]))
+    return learn(c["kind"], dict(c["options"]), split, model, seed, EpochBudget(**c["schedule"]))
 
 
 def _from_plain(method: str, members: Sequence[Learned], split: Split) -> Posterior | None:

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.data import Images, Split, images, split
+from bayescore.data import Images, Split, images
+from bayescore.data import split as split_data
 from bayescore.models import mlp
 from bayescore.nn import DropoutPosterior, GaussianPosterior, InsertedDropout, PointPosterior, Posterior
 from bayescore.rng import generator
-from bayescore_lab.experiments.networks.mnist_arms import Schedule
+from bayescore_lab.experiments.networks.mnist_arms import EpochBudget
 from bayescore_lab.experiments.networks.printed import PrintedADVI, PrintedProximal
 from bayescore_lab.methods import network_optimizer
 
@@ -35,7 +36,7 @@ __all__ = ["LEARNERS", "Learned", "Learner", "batches", "learn", "mnist_split", 
 
 @dataclass(frozen=True)
 class Learned:
-    """The posterior of the best epoch; None where every look was not finite."""
+    """The posterior of the best epoch; None where no validation value was finite."""
 
     posterior: Posterior | None
     epoch: int
@@ -52,7 +53,7 @@ def network(seed: int, hidden: tuple[int, ...] = (1000, 1000, 1000)) -> nn.Seque
 
 
 def learn(
-    kind: str, options: dict[str, Any], split: Split, model: nn.Module, seed: int, s: Schedule
+    kind: str, options: dict[str, Any], split: Split, model: nn.Module, seed: int, s: EpochBudget
 ) -> Learned:
     """Learn with the method `kind`, best epoch on validation.
 
@@ -64,7 +65,7 @@ def learn(
 
 
 def _learn(
-    kind: str, options: dict[str, Any], split: Split, model: nn.Module, seed: int, s: Schedule
+    kind: str, options: dict[str, Any], split: Split, model: nn.Module, seed: int, s: EpochBudget
 ) -> Learned:
     count = len(split.train)
     per_epoch = -(-count // s.batch_size)
@@ -108,7 +109,7 @@ def pictures(name: str, part: str) -> Images:
 def mnist_split(percent: float, seed: int) -> Split:
     """`percent` of the 60,000 training images; of the rest, 5,000 (or all, if fewer) to choose by."""
     data = pictures("mnist", "train")
-    return split(data, round(len(data) * percent / 100), seed)
+    return split_data(data, round(len(data) * percent / 100), seed)
 
 
 def batches(count: int, size: int, rng: torch.Generator) -> list[Tensor]:
@@ -159,7 +160,7 @@ class Learner(ABC):
 
     @abstractmethod
     def found(self) -> Posterior | None:
-        """What has been learned, around the weights in the module; None while there is nothing to look at."""
+        """What has been learned, around the weights in the module; None while there is nothing yet."""
 
     def posterior(self) -> Posterior | None:
         """What has been learned so far, around the averaged weights where there are any."""

@@ -4,7 +4,7 @@ Errors are those of the constrained parameters, as a user sees them, against ref
 means and standard deviations under q (100,000 draws) and m*, s* those of the reference, per coordinate:
     mean error  median |m - m*| / s*,   sd error  median |log s / s*|,   error = their sum                 (1)
 Peers get the seconds that the default fit took here (its median over the seeds, after a first fit that is not
-counted), or four times as many; compiling is on nobody's clock.
+counted), or four times as many; compiling is not timed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bayescore_lab.methods import low_dimensional_method
 __all__ = ["errors", "execute"]
 
 DRAWS = 100_000
-JUDGES = 4000
+KHAT_DRAWS = 4000
 
 
 def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
@@ -104,7 +104,7 @@ def errors(target: PosteriorDB, q: Family) -> dict[str, float]:
     reference = target.reference_draws
     with torch.no_grad():
         draws = target.to_posterior(q.sample(DRAWS, seed=1))["posterior"]
-        points = q.sample(JUDGES, seed=2)
+        points = q.sample(KHAT_DRAWS, seed=2)
         ratios = target.log_prob(points) - q.log_prob(points)
     ours, true = _columns(draws, reference), _columns(reference, reference)
     away = ((ours.mean(0) - true.mean(0)).abs() / true.std(0)).nan_to_num(math.inf, posinf=math.inf)

@@ -48,9 +48,9 @@ SHOWN = ("Ours, N=2", "Ours, default", *(arm for arms in PEERS.values() for arm 
 
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
     chosen = {"iterations": 5000, "pilots": 2, "draws": 20_000, **settings}
-    settled = {key: chosen[key] for key in ("iterations", "pilots", "draws")}
+    shared = {key: chosen[key] for key in ("iterations", "pilots", "draws")}
     cases = [
-        {"posterior": name, "beta": beta, **settled}
+        {"posterior": name, "beta": beta, **shared}
         for name in settings.get("posteriors", BEST)
         for beta in settings.get("betas", BETAS)
     ]
