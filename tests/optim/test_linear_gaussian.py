@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from bayescore.optim.precision import lagging
 from small_networks import SHELLS
 
-from bayescore.optim.precision import lagging
-from bayescore_lab.experiments.networks.linear_gaussian import ADAM, DATA, DIM, Errors, learn_linear
+from bayescore_lab.experiments.networks.linear_fits import Errors, learn_linear
+from bayescore_lab.experiments.networks.linear_gaussian import ADAM, DATA, DIM
 
 
 def run(shell: str, steps: int, batch: int, *size: Any, **options: Any) -> Errors:
