@@ -8,23 +8,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescore.optim import ADVI, ProximalScore
-from bayescore.optim.base import Shell
+from bayescore.optim import ADVI, ProximalDescent, ProximalScore
+from bayescore.optim.base import BayesianOptimizer
 
 SIZE = 200
 
 
 @pytest.fixture(autouse=True)
 def _tensors_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
+    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
 
 
-def start(kind: type[Shell] = ProximalScore, **options: object) -> tuple[nn.Module, Shell, Tensor]:
+def start(
+    kind: type[BayesianOptimizer] = ProximalScore, **options: object
+) -> tuple[nn.Module, BayesianOptimizer, Tensor]:
     model = nn.ParameterDict({k: nn.Parameter(torch.linspace(-1, 1, SIZE)) for k in ("one", "two")})
     return model, kind(model.parameters(), 50, **options), torch.linspace(-1, 1, SIZE)
 
 
-def block(model: nn.Module, opt: Shell, *names: str) -> Tensor:
+def block(model: nn.Module, opt: BayesianOptimizer, *names: str) -> Tensor:
     """A block in which `names` get a gradient; returns the first one's draw."""
     with opt.sample():
         draw = next(iter(model.parameters())).detach().clone()
@@ -34,22 +36,28 @@ def block(model: nn.Module, opt: Shell, *names: str) -> Tensor:
     return draw
 
 
-@pytest.mark.parametrize("kind", [ProximalScore, ADVI])
+def kept(opt: BayesianOptimizer) -> bool:
+    """Whether the state holds the draw, and the mean is in the module only."""
+    assert all(("draw" in state) != ("mean" in state) for state in opt.state.values())
+    return any("draw" in state for state in opt.state.values())
+
+
+@pytest.mark.parametrize("kind", [ProximalScore, ProximalDescent, ADVI])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_step_is_that_of_noise_made_again(
-    kind: type[Shell], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    kind: type[BayesianOptimizer], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     for keep in (True, False):
         if not keep:
-            monkeypatch.setattr("bayescore.optim.buckets.Bucket.keeps_draws", property(lambda _: False))
+            monkeypatch.setattr("bayescore.optim.engine.Bucket.keeps_draws", property(lambda _: False))
         model = nn.ParameterDict({"one": nn.Parameter(torch.linspace(-1, 1, SIZE, dtype=dtype))})
         opt = kind(model.parameters(), 50, init_sd=0.05)
         for _ in range(3):
             block(model, opt, "one")
-            assert bool(opt._set_aside) is keep
+            assert kept(opt) is keep
             opt.step()
-            assert not opt._set_aside
+            assert not kept(opt)
         found.append(opt.state[model["one"]])
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
     for key in found[0]:
