@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bayescore.families import FullGaussian, LowRankGaussian
 from bayescore.methods import BaM
 from bayescore.methods.bam import bam_full
-from bayescore.methods.bam_low_rank import bam_low_rank
+from bayescore.methods.bam_low_rank import bam_low_rank_step
 from bayescore.targets import ScoreFunction
 from cases import F64, family, kl, normal, one_step
 
@@ -31,7 +31,7 @@ def step_full(q: FullGaussian, z, g, lam: float) -> tuple[torch.Tensor, torch.Te
 
 def step_low_rank(q: LowRankGaussian, z, g, lam: float) -> LowRankGaussian:
     lam_ = torch.full((1, 1), lam, dtype=F64)
-    mean, log_diagonal, columns = bam_low_rank(
+    mean, log_diagonal, columns = bam_low_rank_step(
         q.mean[None], q.log_diagonal[None], q.columns[None], z[None], g[None], lam_
     )
     return LowRankGaussian(mean[0], log_diagonal[0], columns[0])

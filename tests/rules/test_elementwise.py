@@ -67,8 +67,8 @@ def proximal_options(x: Inputs, squares: bool) -> proximal.ProximalOptions:
 
 #: every rule, called with the inputs
 RULES: dict[str, Callable[[Inputs], object]] = {
-    "adam": lambda x: adam.adam(*take(x, "first_m", "second_m", "mean"), 2.0, x["sd"]),
-    "sgd": lambda x: adam.sgd(*take(x, "first_m", "mean"), 0.9),
+    "adam": lambda x: adam.adam_moments(*take(x, "first_m", "second_m", "mean"), 2.0, x["sd"]),
+    "sgd": lambda x: adam.sgd_velocity(*take(x, "first_m", "mean"), 0.9),
     "draws of scores": draws,
     "draws of one": lambda x: Draws.of_one(x["mean"], x["eps"][0]),
     "advi": lambda x: advi.advi_step(*take(x, "mean", "sd", *MOMENTS, "prior_mean"), draws(x), ADVI),
