@@ -81,12 +81,12 @@ def test_shell_commands_of_the_front_pages_run(page, tmp_path, monkeypatch, caps
 def test_benchmarks_page_runs_and_names_every_method_and_option(run_page):
     import inspect
 
-    from bayescore_lab.bench.step_commands import bench_step
-    from bayescore_lab.bench.step_methods import METHODS as CONTESTANTS
+    from bayescore_lab.bench.choices import METHODS as STEP_METHODS
+    from bayescore_lab.bench.commands import bench_step
 
     assert run_page("docs/benchmarks.md")["forecast"].total > 0
     text = (ROOT / "docs/benchmarks.md").read_text()
-    assert [name for name in CONTESTANTS if f"`{name}`" not in text] == []
+    assert [name for name in STEP_METHODS if f"`{name}`" not in text] == []
     options = set(inspect.signature(bench_step).parameters) - {"latency"} | {"no-latency"}
     assert [name for name in options if f"--{name}" not in text] == []
 

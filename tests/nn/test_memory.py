@@ -18,7 +18,7 @@ MEASURE = """
 import json, sys, torch
 from torch import nn
 import bayescore as bs
-from bayescore_lab.bench.phases import peak_memory
+from bayescore_lab.bench.timing import peak_memory
 method = sys.argv[1]
 from bayescore.models import mlp
 model = mlp(500, (2000, 2000, 2000), 10)
@@ -58,13 +58,13 @@ def test_state_is_counted_in_copies_of_the_weights():
     assert state["sgd"] == 0
     assert state["adamw"] == state["adamw-fused"] == 2
     assert state["proximal"] >= 2
-    assert state["proximal"] <= state["proximal-gradient"]
+    assert state["proximal"] <= state["descent"]
     momentum = bs.nn.memory_estimate(model, "sgd", (4, 20), momentum=0.9)
     assert momentum.state == one
 
 
 def test_a_network_of_two_gigabytes_is_forecast_without_allocating_it():
-    from bayescore_lab.bench.phases import resident_memory
+    from bayescore_lab.bench.timing import resident_memory
 
     model, before = big(), resident_memory()
     found = bs.nn.memory_estimate(model, "proximal", (2, 10_000))

@@ -8,24 +8,26 @@ from dataclasses import asdict
 from bayescore.families import FullGaussian, GaussianMixture
 from bayescore.families.base import Family
 from bayescore.inference.fitting import fit
-from bayescore.methods import ProximalScore
+from bayescore.methods import Method
 from bayescore.targets import Gaussian, Target
 from bayescore.targets import GaussianMixture as MixtureTarget
 from bayescore_lab.bench.plain import plain_proximal
-from bayescore_lab.bench.rows import Part, Ratio, Row
-from bayescore_lab.bench.timing import CoreShare, Tell, about, one_thread, rounds, seconds_of
+from bayescore_lab.bench.results import Part, Ratio, Row
+from bayescore_lab.bench.timing import CoreShare, Notify, one_thread, prefixed, rounds, seconds_of
+from bayescore_lab.methods import low_dimensional_method
 
-__all__ = ["BAR", "inner_loop"]
+__all__ = ["BAR", "inner_loop_part"]
 
 BAR = 5.0  # how many times faster than plain autograd the Gaussian run must be
 OURS, PLAIN = "bayescore", "autograd + torch.optim.Adam"
 STEPS = 20  # N, of the paper's synthetic experiments
+DRAWS = 1  # S
 WARM_UP = 3  # steps before the clock starts
 
 
-def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: int = 200) -> Part:
+def inner_loop_part(repeats: int, notify: Notify, *, steps: int = 1000, mixture_steps: int = 200) -> Part:
     """Time both on a Gaussian (with a bar) and on a mixture of order 5, both with N = 20 steps of Adam."""
-    method = ProximalScore(inner_steps=STEPS, optimizer="adam")
+    method = low_dimensional_method("proximal", inner_steps=STEPS, optimizer="adam")
     cases: list[tuple[Target, Family, int, float | None]] = [
         (Gaussian.random(3, seed=0), FullGaussian.init(3), steps, BAR),
         (MixtureTarget.random(3, 5, seed=0), GaussianMixture.init(3, 5, seed=0), mixture_steps, None),
@@ -36,8 +38,8 @@ def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: in
     for target, family, T, bar in cases:
         problem = f"{'Gaussian' if isinstance(family, FullGaussian) else 'mixture of order 5'}, D=3, T={T}"
         with one_thread():
-            times = _time_both(target, family, method, T, repeats, about(problem, tell))
-        calls = (method.samples * T,) * repeats
+            times = _time_both(target, family, method, T, repeats, prefixed(problem, notify))
+        calls = (DRAWS * T,) * repeats
         plain, ours = (Row(problem, name, times[name], calls) for name in (PLAIN, OURS))
         rows += [plain, ours]
         ratios.append(Ratio.between(plain, ours, bar=bar))
@@ -54,7 +56,7 @@ def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: in
         rows=tuple(rows),
         ratios=tuple(ratios),
         notes=(
-            f"N={method.inner_steps}, S={method.samples}, one thread; "
+            f"N={STEPS}, S={DRAWS}, one thread; "
             "ours keeps the floor under Adam, which costs one pullback more per iteration",
             *share.notes(),
         ),
@@ -62,17 +64,18 @@ def inner_loop(repeats: int, tell: Tell, *, steps: int = 1000, mixture_steps: in
 
 
 def _time_both(
-    target: Target, family: Family, method: ProximalScore, steps: int, repeats: int, tell: Tell
+    target: Target, family: Family, method: Method, steps: int, repeats: int, notify: Notify
 ) -> dict[str, tuple[float, ...]]:
     def ours(T: int, seed: int) -> None:
         fit(target, family, method, steps=T, seed=seed, metrics={}, progress=False, check=False)
 
     def plain(T: int, seed: int) -> None:
-        plain_proximal(target, family, method, steps=T, seed=seed)
+        whitened = isinstance(family, FullGaussian)  # as our default measures (1) of plain.py
+        plain_proximal(target, family, steps=T, seed=seed, draws=DRAWS, inner_steps=STEPS, whitened=whitened)
 
     def timed(run: Callable[[int, int], None]) -> Callable[[int], float]:
         run(WARM_UP, 0)
         return lambda i: seconds_of(lambda: run(steps, i))
 
-    times = rounds({OURS: timed(ours), PLAIN: timed(plain)}, repeats, tell)
+    times = rounds({OURS: timed(ours), PLAIN: timed(plain)}, repeats, notify)
     return {name: tuple(values) for name, values in times.items()}

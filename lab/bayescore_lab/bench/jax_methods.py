@@ -1,15 +1,18 @@
-"""The peers: NumPyro's SVI, BlackJAX's full-rank VI and its pathfinders, as jitted chunks of steps.
+"""The JAX peers, as jitted chunks of steps, and the densities they run on, which are those of our targets.
+
+NumPyro's SVI, BlackJAX's full-rank VI and its pathfinders.
 
 Every method is a triple
     begin(key) -> state            jitted
     advance(state) -> state        jitted; `chunk` steps in one lax.scan, or the whole of a one-shot method
     export(state) -> mean, factor  of the Gaussian, as numpy arrays
 and all start from N(0, I), a pathfinder from a draw of it. Adam follows the same cosine schedule as ours.
-The libraries are imported where they are used, in the peers' own process (peers.py).
+The libraries are imported where they are used, in the peers' own process (jax_worker.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,10 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PEERS", "Chunked", "Density", "gaussian_of_path"]
+__all__ = ["PEERS", "Chunked", "Density", "gaussian_of_path", "log_density"]
 
 Array = npt.NDArray[np.float64]
 Density = Callable[[Any], Any]
+LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,28 @@ class Chunked:
     steps: int  # per chunk
     calls: int = 0  # gradients per step
     one_shot: bool = False  # one chunk is all; its gradients must be counted
+
+
+def log_density(spec: Mapping[str, Any]) -> tuple[Density, int]:
+    """log Phi: (D,) to (), and D, from `Problem.density()`."""
+    jnp = import_module("jax.numpy")
+    if spec["kind"] == "gaussian":
+        mean, factor = jnp.asarray(spec["mean"]), jnp.asarray(spec["precision_factor"])
+        constant = jnp.log(jnp.diagonal(factor)).sum() - 0.5 * len(mean) * LOG_2PI
+
+        def gaussian(x: Any) -> Any:
+            u = (x - mean) @ factor
+            return constant - 0.5 * u @ u
+
+        return gaussian, len(mean)
+
+    width, bend = spec["width"], spec["bend"]
+
+    def banana(x: Any) -> Any:
+        second = x[1] - bend * (x[0] ** 2 - width**2)
+        return -0.5 * ((x[0] / width) ** 2 + second**2) - LOG_2PI - math.log(width)
+
+    return banana, 2
 
 
 def numpyro_svi(density: Density, dim: int, setting: Mapping[str, Any], horizon: int, chunk: int) -> Chunked:

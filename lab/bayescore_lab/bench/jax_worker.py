@@ -1,10 +1,12 @@
-"""What the process of the JAX peers does: compile, run one chunk at a time, report.
+"""The process of the JAX peers: compile, run one chunk at a time, report.
 
-Requests and answers go through a pipe:
-    ("density", spec, points)       values of the log density
-    ("begin", name, plan, seed)     compile the plan unless it was, begin a run
-    ("advance",)                    one chunk; the Gaussian, steps, score calls and the seconds so far
-    ("count", name, plan, seed)     the score calls of a one-shot method, off the clock
+    python -m bayescore_lab.bench.jax_worker
+
+answers requests (engine/workers.py):
+    {"do": "density", "spec", "points"}         values of the log density
+    {"do": "begin", "name", "plan", "seed"}     compile the plan unless it was, begin a run
+    {"do": "advance"}                           one chunk; the Gaussian, steps, score calls, seconds so far
+    {"do": "count", "name", "plan", "seed"}     the score calls of a one-shot method, off the clock
 The seconds are those of `begin` and `advance` of a compiled method. Compilation is what the very first call
 of both takes longer than the second one.
 """
@@ -12,47 +14,24 @@ of both takes longer than the second one.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
-from bayescore_lab.bench.jax_densities import log_density
-from bayescore_lab.bench.jax_methods import PEERS, Chunked, Density
+from bayescore_lab.bench.jax_methods import PEERS, Chunked, Density, log_density
+from bayescore_lab.engine.workers import Answer, answer_requests
 
-__all__ = ["serve"]
+__all__ = ["ONE_THREAD", "JaxServer"]
 
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "OMP_NUM_THREADS": "1",
 }
-
-
-def serve(pipe: Connection) -> None:
-    """Answer requests until the other side goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other side, which then ends this one
-    os.environ.update(ONE_THREAD, JAX_PLATFORMS="cpu")
-    jax = import_module("jax")
-    jax.config.update("jax_enable_x64", True)
-    for name in ("blackjax", "numpyro.infer", "optax"):  # now, so that no clock sees it
-        with suppress(ImportError):
-            import_module(name)
-    bench = _Bench(jax)
-    while True:
-        try:
-            name, *arguments = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send(getattr(bench, name)(*arguments))
-        except Exception as problem:  # whatever a peer raises is reported, and the process lives on
-            pipe.send({"error": f"{type(problem).__name__}: {problem}"})
 
 
 @dataclass(frozen=True)
@@ -71,8 +50,8 @@ class _Plan:
         return PEERS[self.method](wrap(density), dim, self.setting, self.horizon, self.chunk)
 
 
-class _Bench:
-    """Compiled methods by the names of their plans, and the run under way."""
+class JaxServer:
+    """Answers requests: compiled methods by the names of their plans, and the run under way."""
 
     def __init__(self, jax: Any) -> None:
         self.jax = jax
@@ -82,8 +61,23 @@ class _Bench:
         self.state: Any = None
         self.seconds, self.steps = 0.0, 0
 
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a request asks for; whatever a peer raises is an answer too, and the process lives on."""
+        requests: dict[str, Callable[..., dict[str, Any]]] = {
+            "density": self.density,
+            "begin": self.begin,
+            "advance": self.advance,
+            "count": self.count,
+        }
+        try:
+            found: dict[str, Any] = _plain(requests[request.pop("do")](**request))
+        except Exception as problem:
+            return {"error": f"{type(problem).__name__}: {problem}"}
+        return found
+
     def density(self, spec: Mapping[str, Any], points: Any) -> dict[str, Any]:
-        return {"values": np.asarray(self.jax.vmap(log_density(spec)[0])(points))}
+        values = self.jax.vmap(log_density(spec)[0])(np.asarray(points, dtype=np.float64))
+        return {"values": np.asarray(values)}
 
     def begin(self, name: str, plan: Mapping[str, Any], seed: int) -> dict[str, Any]:
         if name not in self.compiled:
@@ -140,3 +134,23 @@ class _Bench:
 
     def _tick(self) -> None:
         self.ticks += 1
+
+
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    """The same with arrays as lists."""
+    return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in found.items()}
+
+
+def _prepare() -> Answer:
+    """Import the libraries, on one thread and in 64 bits."""
+    os.environ.update(ONE_THREAD, JAX_PLATFORMS="cpu")
+    jax = import_module("jax")
+    jax.config.update("jax_enable_x64", True)
+    for name in ("blackjax", "numpyro.infer", "optax"):  # now, so that no clock sees it
+        with suppress(ImportError):
+            import_module(name)
+    return JaxServer(jax).answer
+
+
+if __name__ == "__main__":
+    answer_requests(_prepare)

@@ -1,4 +1,4 @@
-"""The peers' side of the race: a process of their own, because JAX's 64-bit switch is global.
+"""The JAX peers run in a process of their own (jax_worker.py), because JAX's 64-bit switch is global.
 
 The process keeps what it has compiled. It runs one chunk of steps at a time, reports the Gaussian it has and
 the seconds it computed, and waits; the ELBO is evaluated on this side, outside its clock.
@@ -7,10 +7,8 @@ the seconds it computed, and waits; the ELBO is evaluated on this side, outside 
 from __future__ import annotations
 
 import math
-import multiprocessing
 from collections.abc import Mapping
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,19 +17,20 @@ import torch
 from torch import Tensor
 
 from bayescore.families.full import FullGaussian
-from bayescore_lab.bench.contest import Finish, Peer, Setting
-from bayescore_lab.bench.jax_worker import serve
+from bayescore_lab.bench.choices import INSTALL
+from bayescore_lab.bench.entries import PeerMethod, RunResult, Setting
 from bayescore_lab.bench.problems import Problem
+from bayescore_lab.engine.workers import RequestError, Worker, WorkerError, WorkerSilentError
 
 __all__ = ["CHUNK", "PeerError", "PeerProcess", "missing"]
 
 CHUNK = 50  # steps of a peer between two checks
 PATIENCE = 180.0  # seconds without an answer after which the process counts as hung: XLA's CPU runtime can
 TRIES = 3
-INSTALL = "pip install './lab[peers]'"
+WORKER = "bayescore_lab.bench.jax_worker"
 
 
-def missing(entry: Peer) -> str | None:
+def missing(entry: PeerMethod) -> str | None:
     """Why a peer cannot run here, or None."""
     absent = [name for name in entry.modules if find_spec(name) is None]
     return f"not installed: {INSTALL}" if absent else None
@@ -52,12 +51,7 @@ class PeerProcess:
         self._begin()
 
     def _begin(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe: Connection
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._worker = Worker(WORKER, PATIENCE)
 
     def __enter__(self) -> Self:
         return self
@@ -68,16 +62,16 @@ class PeerProcess:
         self._end()
 
     def _end(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._pipe.close()
+        self._worker.end()
 
     def log_density(self, problem: Problem, points: Tensor) -> Tensor:
         """The peers' log density at points (n, D)."""
-        answer = self._ask("density", problem.density(), points.numpy())
-        return torch.from_numpy(answer["values"])
+        answer = self._ask("density", spec=problem.density(), points=points.tolist())
+        return torch.tensor(answer["values"], dtype=torch.float64)
 
-    def run(self, entry: Peer, problem: Problem, setting: Setting, seed: int, limit: float) -> Finish:
+    def run(
+        self, entry: PeerMethod, problem: Problem, setting: Setting, seed: int, limit: float
+    ) -> RunResult:
         """Run until the goal is reached, the budget is used, or `limit` seconds are over.
 
         A run that hangs is begun anew in a fresh process; nothing of it counts.
@@ -90,8 +84,10 @@ class PeerProcess:
                 self._begin()
         return self._run(entry, problem, setting, seed, limit)
 
-    def _run(self, entry: Peer, problem: Problem, setting: Setting, seed: int, limit: float) -> Finish:
-        answer = self._ask("begin", *self._plan(entry, problem, setting), seed)
+    def _run(
+        self, entry: PeerMethod, problem: Problem, setting: Setting, seed: int, limit: float
+    ) -> RunResult:
+        answer = self._ask("begin", **self._plan(entry, problem, setting), seed=seed)
         compiling, one_shot = answer["compile_seconds"], answer["one_shot"]
         elbo = -math.inf
         for _ in range(1 if one_shot else math.ceil(problem.budget / CHUNK)):
@@ -100,31 +96,32 @@ class PeerProcess:
             if elbo >= problem.goal or answer["seconds"] > limit:
                 break
         seconds = answer["seconds"] if elbo >= problem.goal else None
-        return Finish(seconds, answer["score_calls"], answer["steps"], problem.best - elbo, compiling)
+        return RunResult(seconds, answer["score_calls"], answer["steps"], problem.best - elbo, compiling)
 
-    def count(self, entry: Peer, problem: Problem, setting: Setting, seed: int) -> int:
+    def count(self, entry: PeerMethod, problem: Problem, setting: Setting, seed: int) -> int:
         """The score calls of a one-shot method, from a second run."""
-        return int(self._ask("count", *self._plan(entry, problem, setting), seed)["score_calls"])
+        return int(self._ask("count", **self._plan(entry, problem, setting), seed=seed)["score_calls"])
 
     @staticmethod
-    def _plan(entry: Peer, problem: Problem, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def _plan(entry: PeerMethod, problem: Problem, setting: Setting) -> dict[str, Any]:
         what = {"method": entry.method, "setting": dict(setting), "horizon": problem.budget, "chunk": CHUNK}
-        return f"{problem.name}: {what}", {"spec": problem.density(), **what}
+        return {"name": f"{problem.name}: {what}", "plan": {"spec": problem.density(), **what}}
 
     @staticmethod
     def _elbo(problem: Problem, mean: Any, factor: Any) -> float:
+        mean, factor = np.asarray(mean, dtype=np.float64), np.asarray(factor, dtype=np.float64)
         if not (np.isfinite(mean).all() and np.isfinite(factor).all() and (np.diagonal(factor) > 0).all()):
             return -math.inf
         return problem.elbo(FullGaussian(torch.tensor(mean), torch.tensor(factor)))
 
-    def _ask(self, *request: Any) -> Mapping[str, Any]:
+    def _ask(self, do: str, **request: Any) -> Mapping[str, Any]:
         try:
-            self._pipe.send(request)
-            if not self._pipe.poll(PATIENCE):
-                raise PeerSilenceError(f"failed: the process of the JAX peers was silent for {PATIENCE:g} s")
-            answer: Mapping[str, Any] = self._pipe.recv()
-        except (EOFError, OSError) as problem:
+            return self._worker.ask(do=do, **request)
+        except WorkerSilentError as problem:
+            raise PeerSilenceError(
+                f"failed: the process of the JAX peers was silent for {PATIENCE:g} s"
+            ) from problem
+        except WorkerError as problem:
             raise PeerError("failed: the process of the JAX peers ended") from problem
-        if "error" in answer:
-            raise PeerError(f"failed: {answer['error']}")
-        return answer
+        except RequestError as problem:
+            raise PeerError(f"failed: {problem}") from problem

@@ -6,14 +6,16 @@ over the same parameters as our families in the precision form: the means, and m
 Cholesky factor L of the precision off the diagonal and log L on it. The scores of q are
     Gaussian    g(x) = -L L^T (x - m)                                                             (2)
     mixture     g(x) = sum_k r_k(x) g_k(x),  r = softmax(log w + log N_k(x))                      (3)
-and everything else is left to autograd. Where the method measures (1) in the norm of Cov(q_t) the descent
-runs in the coordinates z in which q_t = N(0, I): it starts from m = 0, L = I and ends by composing the two,
+and everything else is left to autograd. `whitened` measures (1) in the norm of Cov(q_t): the descent runs in
+the coordinates z in which q_t = N(0, I), starts from m = 0, L = I and ends by composing the two,
     x = m + L^{-T} z,   s_z = L^{-1} s,   m <- m + L^{-T} m_z,   L <- L L_z                        (4)
-It has no floor under Adam (methods/proximal.py, (3)).
+The weight of the proximal term grows, alpha_t = t/T, and the step size falls along a cosine. Adam is torch's,
+without the floor that the library's has. Nothing here is taken from the library's rules or methods.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -22,8 +24,6 @@ from torch import Tensor
 from bayescore.families.base import Family
 from bayescore.families.full import FullGaussian
 from bayescore.families.mixture import GaussianMixture
-from bayescore.methods.descent import schedule
-from bayescore.methods.proximal import ProximalScore
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 
@@ -94,26 +94,33 @@ class _PlainMixture(_Plain):
 
 
 def plain_proximal(
-    target: Target, family: Family, method: ProximalScore, *, steps: int, seed: int
+    target: Target,
+    family: Family,
+    *,
+    steps: int,
+    seed: int,
+    draws: int = 1,
+    inner_steps: int = 20,
+    rate: float = 0.01,
+    whitened: bool = False,
 ) -> dict[str, Tensor]:
-    """Run `method` (Adam, no floor, no clip) plainly; the parameters it ends with, in the precision form."""
+    """The parameters that Algorithm 1 ends with, in the precision form; full Gaussians may be `whitened`."""
     if not isinstance(family, FullGaussian | GaussianMixture):
         raise TypeError(f"the plain algorithm knows full Gaussians and mixtures; got {type(family).__name__}")
     q = _PlainGaussian(family) if isinstance(family, FullGaussian) else _PlainMixture(family)
-    standard = q if isinstance(q, _PlainGaussian) and method.metric != "euclidean" else None
-    rate = family.learning_rate if method.learning_rate is None else method.learning_rate
+    standard = q if whitened and isinstance(q, _PlainGaussian) else None
     optimizer = torch.optim.Adam(q.leaves.values(), lr=rate)
     streams = Streams([seed], dtype=family.dtype, device=family.device)
     for t in range(steps):
-        alpha = schedule(method.alpha, t, steps)
-        optimizer.param_groups[0]["lr"] = rate * schedule(method.decay, t, steps)
+        alpha = t / steps
+        optimizer.param_groups[0]["lr"] = rate * 0.5 * (1 + math.cos(math.pi * t / steps))
         with torch.no_grad():
-            theta = q.draw(streams.normal(method.samples, family.noise_dim)[0])
+            theta = q.draw(streams.normal(draws, family.noise_dim)[0])
             s = target.score(theta)
             if standard:
                 theta, s = standard.enter(theta, s)
             g_t = q.score(theta)
-        for _ in range(method.inner_steps or 20):
+        for _ in range(inner_steps):
             optimizer.zero_grad()
             g = q.score(theta)
             loss = (alpha * (g - g_t).square() + (g - s).square()).sum(-1).mean()  # (1)

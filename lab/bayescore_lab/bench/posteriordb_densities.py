@@ -4,7 +4,7 @@ Each maker takes PosteriorDB's data and returns log Phi: (D,) to () on the uncon
 constants and the log-Jacobian, and D. Linear regressions go by the sufficient statistics that our targets
 use, so that a value costs D^2 operations there too:
     |y - A w|^2 = R + (w - v)^T G (w - v)                                                          (1)
-jax is imported where it is used; this module is loaded in the peers' own process (posteriordb_worker.py).
+jax is imported where it is used; this module is loaded in the peers' own process (posteriordb_peers.py).
 """
 
 from __future__ import annotations

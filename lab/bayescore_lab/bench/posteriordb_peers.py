@@ -1,34 +1,85 @@
-"""The peers on PosteriorDB: NumPyro's SVI and BlackJAX's pathfinder, given the seconds that our fit took.
+"""Peers on one PosteriorDB posterior, given the seconds that our fit took, in a process of their own.
 
-A peer is compiled first, off the clock. Every run then ends at a Gaussian on the unconstrained space:
+    python -m bayescore_lab.bench.posteriordb_peers '{"posterior": "arK-arK", "peers": ["numpyro"],
+                                                  "seeds": [0], "budgets": [0.5, 2.0]}'
+
+prints one line of JSON: per peer a list of Gaussians on the unconstrained space with what they cost, one per
+budget and seed, or the reason why there are none. Peers are "numpyro", "pathfinder" and "pymc". With "points"
+in place of the last three it prints the JAX density there. The process is their own because JAX's 64-bit
+switch is global; the libraries are imported where they are used. A peer is compiled first, off the clock.
     NumPyro     AutoMultivariateNormal with its default start, Adam on a cosine schedule. The number of steps
                 that fit in the budget is found by timing; the learning rate and the number of particles are
                 those with the best ELBO at that budget on a seed of its own, which is not on the clock.
     Pathfinder  one path after the other from uniform starts until the budget is used; the path with the best
                 ELBO is kept. The gradients of one path are counted, in a second run.
-The libraries are imported where they are used, in the peers' own process (posteriordb_worker.py).
+    PyMC        full-rank ADVI on four models, written natively in PyMC. They declare their parameters in the
+                order of our targets, and PyMC takes logarithms of positive ones as we do, so that its
+                Gaussian lives on our unconstrained space. The step function is compiled once per optimizer
+                and then called until the budget is used; its start, its optimizer's state and its random
+                numbers are set anew for every run. The optimizer with the lowest loss on a seed of its own at
+                the same budget is chosen, off the clock: PyMC's default, or Adam with one of four rates.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from bayescore.targets.posterior_db.folder import Entry, Folder
+from bayescore_lab.bench.choices import INSTALL
 from bayescore_lab.bench.jax_methods import Array, Density, gaussian_of_path
+from bayescore_lab.bench.jax_worker import ONE_THREAD
+from bayescore_lab.bench.posteriordb_densities import log_density
 
-__all__ = ["Found", "numpyro_runs", "pathfinder_runs"]
+__all__ = ["answer"]
 
 RATES = (0.01, 0.03, 0.1, 0.3)
 PARTICLES = (1, 16)
 TUNING_SEED = 10_000
 TIMED_STEPS = 200
-JUDGES = 1000
+ELBO_DRAWS = 1000
+LOOK = 20  # steps between two looks at the clock
+AVERAGED = 500  # losses at the end of a trial that judge it
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for, as JSON types."""
+    entry = Folder(request.get("path"))[request["posterior"]]
+    if "points" in request:
+        jax = _jax()
+        density, _ = log_density(entry.model_name, entry.data)
+        values = jax.jit(jax.vmap(density))(np.asarray(request["points"], dtype=np.float64))
+        return {"values": np.asarray(values).tolist()}
+    return {peer: _run(peer, entry, request["seeds"], request["budgets"]) for peer in request["peers"]}
+
+
+def _run(peer: str, entry: Entry, seeds: Sequence[int], budgets: Sequence[float]) -> Any:
+    try:
+        if peer == "pymc":
+            runs = pymc_runs(entry.model_name, entry.data, seeds, budgets)
+        else:
+            _jax()
+            method = {"numpyro": numpyro_runs, "pathfinder": pathfinder_runs}[peer]
+            runs = method(*log_density(entry.model_name, entry.data), seeds, budgets)
+        return [vars(run) | {"mean": run.mean.tolist(), "factor": run.factor.tolist()} for run in runs]
+    except ImportError as missing:
+        return f"{missing}; {INSTALL}"
+
+
+def _jax() -> Any:
+    jax = import_module("jax")
+    jax.config.update("jax_enable_x64", True)
+    return jax
 
 
 @dataclass(frozen=True)
@@ -51,24 +102,24 @@ def numpyro_runs(
     jax, jnp = import_module("jax"), import_module("jax.numpy")
     model, guide = _guided(density, dim)
     svis = {particles: _svi(model, guide, particles) for particles in PARTICLES}
-    pace = {particles: _pace(run) for particles, run in svis.items()}
+    step_seconds = {particles: _step_seconds(run) for particles, run in svis.items()}
     densities = jax.jit(jax.vmap(density))
 
     def elbo(mean: Any, factor: Any) -> float:
-        z = jax.random.normal(jax.random.key(1), (JUDGES, dim))
+        z = jax.random.normal(jax.random.key(1), (ELBO_DRAWS, dim))
         x = mean + z @ factor.T
         entropy = 0.5 * dim * np.log(2 * np.pi * np.e) + np.log(np.diagonal(factor)).sum()
         value = float(densities(jnp.asarray(x)).mean() + entropy)
         return value if np.isfinite(value) else -np.inf
 
     for budget in budgets:
-        steps = {particles: max(TIMED_STEPS, round(budget / pace[particles])) for particles in PARTICLES}
+        steps = {p: max(TIMED_STEPS, round(budget / step_seconds[p])) for p in PARTICLES}
         tried = {
             (rate, particles): elbo(*svis[particles](TUNING_SEED, rate, steps[particles]))
             for particles in PARTICLES
             for rate in RATES
         }
-        rate, particles = max(tried, key=lambda setting: tried[setting])
+        rate, particles = max(tried, key=lambda pair: tried[pair])
         for seed in seeds:
             n, seconds = steps[particles], 0.0
             while seconds < budget:  # a run that falls short of its budget is repeated with more steps
@@ -76,8 +127,8 @@ def numpyro_runs(
                 began = time.perf_counter()
                 mean, factor = svis[particles](seed, rate, n)
                 seconds = time.perf_counter() - began
-            words = f"learning rate {rate:g}, {particles} particle{'s' if particles > 1 else ''}"
-            yield Found(seed, budget, seconds, particles * n, mean, factor, words)
+            setting = f"learning rate {rate:g}, {particles} particle{'s' if particles > 1 else ''}"
+            yield Found(seed, budget, seconds, particles * n, mean, factor, setting)
 
 
 def _guided(density: Density, dim: int) -> tuple[Callable[[], None], Any]:
@@ -119,7 +170,7 @@ def _svi(
     return call
 
 
-def _pace(run: Callable[[int, float, int], tuple[Array, Array]]) -> float:
+def _step_seconds(run: Callable[[int, float, int], tuple[Array, Array]]) -> float:
     """Seconds per step of a compiled run: the difference of a long and a short one."""
     run(TUNING_SEED, RATES[0], 2)
     times = []
@@ -165,8 +216,8 @@ def pathfinder_runs(
             best, n, seconds = paths(seed, budget)
             nothing = np.full(dim, np.nan), np.full((dim, dim), np.nan)
             mean, factor = nothing if best is None else gaussian_of_path(best)
-            words = f"{n} path{'s' if n > 1 else ''}"
-            yield Found(seed, budget, seconds, gradients * n, mean, factor, words)
+            setting = f"{n} path{'s' if n > 1 else ''}"
+            yield Found(seed, budget, seconds, gradients * n, mean, factor, setting)
 
 
 def _gradients(density: Density, path: Callable[[Density], Callable[[Any], Any]]) -> int:
@@ -183,3 +234,108 @@ def _gradients(density: Density, path: Callable[[Density], Callable[[Any], Any]]
     jax.block_until_ready(path(counted)(jax.random.key(TUNING_SEED)))
     jax.effects_barrier()
     return len(ticks)
+
+
+def kidscore(pm: Any, data: Mapping[str, Any]) -> None:
+    school, iq, score = (np.asarray(data[name], dtype=float) for name in ("mom_hs", "mom_iq", "kid_score"))
+    beta, sigma = pm.Flat("beta", shape=4), pm.HalfCauchy("sigma", 2.5)
+    mean = beta[0] + beta[1] * school + beta[2] * iq + beta[3] * school * iq
+    pm.Normal("y", mean, sigma, observed=score)
+
+
+def schools(pm: Any, data: Mapping[str, Any]) -> None:
+    y, error = (np.asarray(data[name], dtype=float) for name in ("y", "sigma"))
+    z, mu, tau = pm.Normal("theta_trans", shape=len(y)), pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+    pm.Normal("y", mu + tau * z, error, observed=y)
+
+
+def ark(pm: Any, data: Mapping[str, Any]) -> None:
+    y, order = np.asarray(data["y"], dtype=float), int(data["K"])
+    lags = np.column_stack([y[order - k : len(y) - k] for k in range(1, order + 1)])
+    alpha, beta = pm.Normal("alpha", 0, 10), pm.Normal("beta", 0, 10, shape=order)
+    pm.Normal("y", alpha + lags @ beta, pm.HalfCauchy("sigma", 2.5), observed=y[order:])
+
+
+def blr(pm: Any, data: Mapping[str, Any]) -> None:
+    X, y = (np.asarray(data[name], dtype=float) for name in ("X", "y"))
+    beta = pm.Normal("beta", 0, 10, shape=X.shape[1])
+    pm.Normal("y", X @ beta, pm.HalfNormal("sigma", 10), observed=y)
+
+
+MODELS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
+    "arK": ark,
+    "blr": blr,
+    "eight_schools_noncentered": schools,
+    "kidscore_interaction": kidscore,
+}
+
+
+class _Advi:
+    """A compiled step of full-rank ADVI with one optimizer; `reset` takes it back to its start."""
+
+    def __init__(self, name: str, data: Mapping[str, Any], rate: Any) -> None:
+        pm = import_module("pymc")
+        with pm.Model() as model:
+            MODELS[name](pm, data)
+            self.approx = pm.FullRankADVI(random_seed=0)
+        self.names = [value.name for value in model.value_vars]
+        options = {} if rate is None else {"obj_optimizer": pm.adam(learning_rate=rate)}
+        self.rate = rate
+        self.step = self.approx.objective.step_function(score=True, **options)
+        self.shared = [variable for variable in self.step.get_shared() if variable is not rate]
+        self.start = [variable.get_value(borrow=False) for variable in self.shared]
+        self.step()
+
+    def reset(self, seed: int) -> None:
+        for place, (variable, value) in enumerate(zip(self.shared, self.start, strict=True)):
+            random = isinstance(value, np.random.Generator)
+            variable.set_value(np.random.default_rng([seed, place]) if random else np.array(value))
+
+    def run(self, seed: int, budget: float) -> tuple[float, int, float]:
+        """Steps for `budget` seconds: the seconds, the steps and the loss at the end."""
+        self.reset(seed)
+        losses: list[float] = []
+        began = time.perf_counter()
+        while not losses or time.perf_counter() - began < budget:
+            losses += [float(self.step()) for _ in range(LOOK)]
+        seconds = time.perf_counter() - began
+        loss = float(np.mean(losses[-AVERAGED:]))
+        return seconds, len(losses), loss if np.isfinite(loss) else np.inf
+
+    def gaussian(self) -> tuple[Array, Array]:
+        """Mean and factor, coordinates in the order in which the model declares them."""
+        order = self.approx.approx.ordering
+        taken = np.concatenate([np.arange(order[name][1].start, order[name][1].stop) for name in self.names])
+        mean, cov = self.approx.approx.mean.eval()[taken], self.approx.approx.cov.eval()[np.ix_(taken, taken)]
+        try:
+            return mean, np.linalg.cholesky(cov)
+        except np.linalg.LinAlgError:
+            return mean, np.full_like(cov, np.nan)
+
+
+def pymc_runs(
+    name: str, data: Mapping[str, Any], seeds: Sequence[int], budgets: Sequence[float]
+) -> Iterator[Found]:
+    """Full-rank ADVI with every budget and seed."""
+    shared = import_module("pytensor").shared
+    default, adam = _Advi(name, data, None), _Advi(name, data, shared(RATES[0]))
+    for budget in budgets:
+        trials: dict[float | None, float] = {None: default.run(TUNING_SEED, budget)[2]}
+        for rate in RATES:
+            adam.rate.set_value(rate)
+            trials[rate] = adam.run(TUNING_SEED, budget)[2]
+        best = min(trials, key=lambda rate: trials[rate])
+        setting = "PyMC's default optimiser" if best is None else f"Adam, learning rate {best:g}"
+        chosen = default if best is None else adam
+        if best is not None:
+            adam.rate.set_value(best)
+        for seed in seeds:
+            seconds, steps, _ = chosen.run(seed, budget)
+            mean, factor = chosen.gaussian()
+            yield Found(seed, budget, seconds, steps, mean, factor, setting)
+
+
+if __name__ == "__main__":
+    os.environ.update(ONE_THREAD, JAX_PLATFORMS="cpu")
+    warnings.simplefilter("ignore")
+    print(json.dumps(answer(json.loads(sys.argv[1]))))

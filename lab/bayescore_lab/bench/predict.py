@@ -1,4 +1,4 @@
-"""`bench predict`: what a prediction from S draws costs, against S forward passes and S draws of noise.
+"""`bench predict`: what a prediction from S draws costs, against S times a forward pass and a draw of noise.
 
 With f the time of a forward pass and d that of drawing the weights, S samples cost t(S); the cost of one
 more sample and what it has beyond both are
@@ -15,22 +15,21 @@ from functools import partial
 import torch
 
 from bayescore.nn import GaussianPosterior
-from bayescore.optim import ProximalScore
-from bayescore_lab.bench.blocks import Out
-from bayescore_lab.bench.networks import Network, Work
-from bayescore_lab.bench.phases import Phases
-from bayescore_lab.bench.rows import Part, Row
-from bayescore_lab.bench.step_arms import Sampled
-from bayescore_lab.bench.timing import Tell, seconds_of
+from bayescore_lab.bench.choices import Network
+from bayescore_lab.bench.networks import Workload
+from bayescore_lab.bench.results import Part, Row
+from bayescore_lab.bench.step import TimeUp
+from bayescore_lab.bench.steppers import OurOptimizer
+from bayescore_lab.bench.timing import Notify, StepClock, seconds_of
+from bayescore_lab.methods import network_optimizer
 
-__all__ = ["SAMPLES", "predict"]
+__all__ = ["predict_parts"]
 
-SAMPLES = (1, 2, 5, 10, 20, 50)
 FORWARD, DRAW = "forward pass", "draw of the weights"
 
 
-def predict(
-    net: Network, batch: int, repeats: int, samples: Sequence[int], deadline: float, tell: Tell
+def predict_parts(
+    net: Network, batch: int, repeats: int, samples: Sequence[int], deadline: float, notify: Notify
 ) -> Iterator[Part]:
     """Measure in turns; yields the part after every round."""
     if net.shape is None:
@@ -43,12 +42,12 @@ def predict(
     arms |= {f"S = {s}": partial(posterior.predict, x, draws=s) for s in sorted(samples)}
     times: dict[str, list[float]] = {name: [] for name in arms}
     for name in (FORWARD, DRAW, next(reversed(arms))):
-        tell(f"{net.name}: warming up, {name}")
+        notify(f"{net.name}: warming up, {name}")
         _check(deadline)
         arms[name]()
     for i in range(repeats):
         for name in list(arms)[:: 1 if i % 2 == 0 else -1]:
-            tell(f"{net.name}: {name}, round {i + 1} of {repeats}")
+            notify(f"{net.name}: {name}, round {i + 1} of {repeats}")
             _check(deadline)
             times[name].append(seconds_of(arms[name]))
         yield _part(net, batch, times)
@@ -56,14 +55,14 @@ def predict(
 
 def _check(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise Out
+        raise TimeUp
 
 
 def _posterior(net: Network, batch: int) -> tuple[GaussianPosterior, torch.Tensor]:
     """The posterior after one step; the optimizer is gone by then."""
-    work = Work(net, batch)
-    optimizer = ProximalScore(work.model.parameters(), num_data=work.num_data)
-    Sampled(work, optimizer).step(Phases())
+    work = Workload(net, batch)
+    optimizer = network_optimizer("proximal", work.model.parameters(), work.num_data)
+    OurOptimizer(work, optimizer).step(StepClock())
     posterior = optimizer.posterior(work.model)
     assert isinstance(posterior, GaussianPosterior)
     return posterior, work.x

@@ -1,6 +1,6 @@
-"""The problems of the race to a given ELBO, and the exact ELBO of any Gaussian on them.
+"""The problems on which the time to a given ELBO is compared, and the exact ELBO of any Gaussian on them.
 
-For q = N(m, A A^T) and log densities that are polynomials a cubature rule is exact, so that nobody's ELBO
+For q = N(m, A A^T) and log densities that are polynomials a cubature rule is exact, so that no ELBO
 depends on noise:
     ELBO(q) = sum_i w_i log Phi(m + A z_i) + entropy(q)                                       (1)
     quadratic log density    z = +- sqrt(D) e_j, w = 1/(2D)                 exact to degree 3  (2)
@@ -31,7 +31,7 @@ STARTS = 4  # of the search for the best Gaussian on the banana
 
 @dataclass(frozen=True)
 class Problem:
-    """A target, its cubature rule and its goal; every method starts from N(0, I)."""
+    """A target, its cubature rule and its goal."""
 
     name: str
     target: Target
@@ -49,7 +49,8 @@ class Problem:
         return self.weights @ self.target.log_prob(family.transform(self.nodes)) + family.entropy()
 
     @property
-    def start(self) -> FullGaussian:
+    def q0(self) -> FullGaussian:
+        """N(0, I), from which every method starts."""
         return FullGaussian.init(self.target.dim)
 
     @cached_property
@@ -74,11 +75,11 @@ class Problem:
         }
 
     def density(self) -> dict[str, object]:
-        """The target as numbers, for peers that need its density in another language."""
+        """The target as numbers in JSON types, for peers that write its density in another language."""
         if isinstance(self.target, Gaussian):
             q = self.target.density
             assert isinstance(q, FullGaussian)
-            return {"kind": "gaussian", "mean": q.mean.numpy(), "precision_factor": q.factor.numpy()}
+            return {"kind": "gaussian", "mean": q.mean.tolist(), "precision_factor": q.factor.tolist()}
         assert isinstance(self.target, Banana)
         return {"kind": "banana", "width": self.target.width, "bend": self.target.bend}
 

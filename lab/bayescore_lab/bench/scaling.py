@@ -1,7 +1,7 @@
 """`bench scaling`: what the update costs per weight, from 1e5 to 3e8 weights, and with 1 to 50 draws a step.
 
-There is no forward pass: gradients lie ready. Beside the methods runs `copy_`, which tells the bandwidth of
-the memory. A step of a method must at least move, in numbers per weight,
+There is no forward pass: gradients lie ready. `copy_`, beside the methods, measures the bandwidth of the
+memory. A step of a method must at least move, in numbers per weight,
     ProximalScore, exact       reads gradient, draw, mean, sd, momentum; writes mean (twice), sd, momentum   9
     ProximalScore, gradient    the same with four moments instead of the momentum; so does ADVI             15
     AdamW                      reads weight, gradient, two moments; writes weight, two moments               7
@@ -18,15 +18,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bayescore_lab.bench.kept import Kept, KeptRow
-from bayescore_lab.bench.networks import network
-from bayescore_lab.bench.rows import Part, Row
-from bayescore_lab.bench.step import Plan, measure
-from bayescore_lab.bench.timing import Tell, about
+from bayescore_lab.bench.choices import bare_weights
+from bayescore_lab.bench.results import Part, Row
+from bayescore_lab.bench.step import Measurement, Measurements, StepPlan, measure
+from bayescore_lab.bench.timing import Notify, prefixed
 
-__all__ = ["DRAWS_SIZE", "METHODS", "SIZES", "scaling"]
+__all__ = ["DRAWS_SIZE", "METHODS", "scaling_parts"]
 
-SIZES = (100_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000)
 DRAWS_SIZE = 1_000_000
 METHODS = ("adamw", "adamw-fused", "sgd", "proximal", "proximal-gradient", "advi", "copy")
 DRAWS = (2, 5, 10, 20, 50)
@@ -45,24 +43,26 @@ REFERENCE, LARGEST, BAR = 10_000_000, 300_000_000, 1.25  # cost per weight at th
 BANDWIDTH_BAR = 0.7
 
 
-def scaling(plan: Plan, sizes: Sequence[int], kept: Kept, tell: Tell) -> Iterator[Part]:
+def scaling_parts(
+    plan: StepPlan, sizes: Sequence[int], store: Measurements, notify: Notify
+) -> Iterator[Part]:
     """Measure; yields both parts as they grow, whenever a block is finished."""
-    plans = {size: replace(plan, net=network(f"weights:{size}"), methods=METHODS) for size in sizes}
+    plans = {size: replace(plan, net=bare_weights(size), methods=METHODS) for size in sizes}
     for size, each in plans.items():
-        for _ in measure(each, kept, about(f"{size:,} weights", tell)):
-            yield _sizes(plans, kept)
-    yield _sizes(plans, kept)
+        for _ in measure(each, store, prefixed(f"{size:,} weights", notify)):
+            yield _sizes(plans, store)
+    yield _sizes(plans, store)
     names = tuple(f"proximal-{draws}-draws" for draws in DRAWS)
-    many = replace(plan, net=network(f"weights:{min(DRAWS_SIZE, max(sizes))}"), methods=("proximal", *names))
-    for _ in measure(many, kept, about("draws per step", tell)):
-        yield _draws(many, kept)
-    yield _draws(many, kept)
+    many = replace(plan, net=bare_weights(min(DRAWS_SIZE, max(sizes))), methods=("proximal", *names))
+    for _ in measure(many, store, prefixed("draws per step", notify)):
+        yield _draws(many, store)
+    yield _draws(many, store)
 
 
-def _sizes(plans: dict[int, Plan], kept: Kept) -> Part:
+def _sizes(plans: dict[int, StepPlan], store: Measurements) -> Part:
     rows: list[Row] = []
     for size, plan in plans.items():
-        found = kept.rows(plan.key)
+        found = store.of(plan.key)
         rows += [_row(size, found, name) for name in METHODS if name in found]
     return Part(
         name="update",
@@ -72,22 +72,22 @@ def _sizes(plans: dict[int, Plan], kept: Kept) -> Part:
         rows=tuple(rows),
         notes=(
             "GB/s: the bytes a step must move over the time of step(); share of copy_: of the same run's",
-            *_verdicts(rows),
+            *_bar_notes(rows),
         ),
     )
 
 
-def _row(size: int, found: dict[str, KeptRow], name: str) -> Row:
-    kept = found[name]
-    numbers: dict[str, float] = {**kept.numbers, "size": size}
-    if kept.seconds:
-        numbers["ns_per_weight"] = 1e9 * statistics.median(kept.seconds) / size
+def _row(size: int, found: dict[str, Measurement], name: str) -> Row:
+    one = found[name]
+    numbers: dict[str, float] = {**one.numbers, "size": size}
+    if one.seconds:
+        numbers["ns_per_weight"] = 1e9 * statistics.median(one.seconds) / size
         numbers |= _bandwidths(size, name, found)
-    seconds, phases = tuple(kept.seconds), {k: tuple(v) for k, v in kept.phases.items()}
-    return Row(f"{size:,}", name, seconds, note=kept.note, phases=phases, numbers=numbers)
+    seconds, phases = tuple(one.seconds), {k: tuple(v) for k, v in one.phases.items()}
+    return Row(f"{size:,}", name, seconds, note=one.note, phases=phases, numbers=numbers)
 
 
-def _bandwidths(size: int, name: str, found: dict[str, KeptRow]) -> dict[str, float]:
+def _bandwidths(size: int, name: str, found: dict[str, Measurement]) -> dict[str, float]:
     row, copy = found[name], found.get("copy")
     moved, spent = 4.0 * MOVED[name] * size, _median(row, "update")
     numbers = {"gigabytes_per_second": moved / spent / 1e9}
@@ -101,11 +101,11 @@ def _bandwidths(size: int, name: str, found: dict[str, KeptRow]) -> dict[str, fl
     return numbers
 
 
-def _median(row: KeptRow, phase: str) -> float:
+def _median(row: Measurement, phase: str) -> float:
     return statistics.median(row.phases[phase])
 
 
-def _verdicts(rows: Sequence[Row]) -> list[str]:
+def _bar_notes(rows: Sequence[Row]) -> list[str]:
     """The bars as sentences, where their sizes were measured."""
     cost = {row.numbers["size"]: row for row in rows if row.arm == "proximal" and row.seconds}
     words = []
@@ -120,9 +120,9 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
     return words
 
 
-def _draws(plan: Plan, kept: Kept) -> Part:
+def _draws(plan: StepPlan, store: Measurements) -> Part:
     """The cost of a step against its number of draws."""
-    found = kept.rows(plan.key)
+    found = store.of(plan.key)
     rows = []
     for draws, name in ((1, "proximal"), *((d, f"proximal-{d}-draws") for d in DRAWS)):
         if name in found:

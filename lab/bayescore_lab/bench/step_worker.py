@@ -2,7 +2,7 @@
 
     python -m bayescore_lab.bench.step_worker
 
-reads requests from standard input and writes answers to standard output, one line of JSON each:
+answers requests (engine/workers.py):
     {"do": "build", "net", "method", "batch", "threads", "device", "preload"}   the network and the optimizer
     {"do": "turn", "steps"}                                                     so many steps, each timed
 Every answer holds the memory of the process; what a method raises is an answer too, and the process lives on.
@@ -12,9 +12,6 @@ The process ends with its standard input, and is the first that the system kills
 from __future__ import annotations
 
 import gc
-import json
-import os
-import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
@@ -22,22 +19,22 @@ from typing import Any
 
 import torch
 
-from bayescore_lab.bench.networks import Work, network
-from bayescore_lab.bench.phases import PHASES, Phases, peak_memory, resident_memory
-from bayescore_lab.bench.step_arms import Arm
-from bayescore_lab.bench.step_methods import contestant
+from bayescore_lab.bench.networks import Workload, network
+from bayescore_lab.bench.steppers import Stepper, make_stepper, step_method
+from bayescore_lab.bench.timing import PHASES, StepClock, peak_memory, resident_memory
+from bayescore_lab.engine.workers import answer_requests
 
-__all__ = ["Desk", "failure"]
+__all__ = ["StepServer", "failure"]
 
 LONGEST = 300  # characters of an error that a table can show
 
 
-class Desk:
+class StepServer:
     """Answers requests about one network and one method."""
 
     def __init__(self) -> None:
         self.device = "cpu"
-        self.arm: Arm | None = None
+        self.stepper: Stepper | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a request asks for, with the memory that it took so far."""
@@ -57,26 +54,26 @@ class Desk:
         if preload:
             import_module("torch._inductor.compile_fx")
         self.device = device
-        entry = contestant(method)
-        work = Work(network(net), batch, device)
+        chosen = step_method(method)
+        work = Workload(network(net), batch, device)
         size, baseline = work.size, resident_memory(device)
-        self.arm = entry.make(work)
+        self.stepper = make_stepper(chosen, work)
         return {"weights": size, "baseline": baseline, "threads": torch.get_num_threads()}
 
     def turn(self, steps: int) -> dict[str, Any]:
         """So many steps; the seconds of each, in all and by phase."""
-        if self.arm is None:
+        if self.stepper is None:
             raise RuntimeError("nothing has been built yet")
         gc.collect()
         seconds: list[float] = []
         phases: dict[str, list[float]] = {name: [] for name in PHASES}
         for _ in range(steps):
-            timed = Phases(self.device)
-            began = timed.now()
-            self.arm.step(timed)
-            seconds.append(timed.now() - began)
+            clock = StepClock(self.device)
+            began = clock.now()
+            self.stepper.step(clock)
+            seconds.append(clock.now() - began)
             for name in PHASES:
-                phases[name].append(timed.seconds[name])
+                phases[name].append(clock.seconds[name])
         return {"seconds": seconds, "phases": phases}
 
 
@@ -93,15 +90,10 @@ def failure(problem: Exception) -> str:
 
 def main() -> None:
     """Serve until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints must not mix with the answers
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     warnings.simplefilter("ignore")
-    desk = Desk()
-    for line in sys.stdin:
-        answers.write(json.dumps(desk.answer(json.loads(line))) + "\n")
-        answers.flush()
+    answer_requests(lambda: StepServer().answer)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,42 @@
 """What an experiment declares: a grid of runs, how to execute them, and what the paper says about them.
 
 A run is named by (experiment, method, seed, config); everything that can change its result belongs in one of
-them. Runs of one `group` are handed to `execute` together, so that a batch of small fits can run at once; the
+them. Runs of one `group` are handed to `execute` together, so that many small fits can run as one; the
 result of a run must not depend on the others in its group.
+
+A module of `bayescore_lab/experiments/<area>/` that defines `EXPERIMENT = Experiment(...)`, or `EXPERIMENTS`
+for several, is found; there is no list to add it to.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bayescore_lab.engine.encoding import encode
-from bayescore_lab.engine.record import Record, Records, by_method
+from bayescore_lab.engine.records import Record, Records, by_method, encode
 
 if TYPE_CHECKING:
     from bayescore_lab.engine.figures import Figure
     from bayescore_lab.engine.tables import Table
     from bayescore_lab.engine.verdicts import Rule
 
-__all__ = ["Claim", "Experiment", "Outcome", "PaperValue", "Profile", "Run"]
+__all__ = [
+    "Claim",
+    "Execute",
+    "Experiment",
+    "Imported",
+    "Outcome",
+    "PaperValue",
+    "Profile",
+    "Run",
+    "find_experiments",
+]
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,25 @@ class Outcome:
     seconds: float | None = None
 
 
+#: the runs of one group to their outcomes
+Execute = Callable[[Sequence[Run]], Iterable[Outcome]]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A function by its place, "package.module:function", imported when it is first called.
+
+    What executes runs needs torch; a declaration does not, and is listed without it.
+    """
+
+    place: str
+
+    def __call__(self, runs: Sequence[Run]) -> Iterable[Outcome]:
+        module, _, name = self.place.partition(":")
+        outcomes: Iterable[Outcome] = getattr(importlib.import_module(module), name)(runs)
+        return outcomes
+
+
 @dataclass(frozen=True)
 class PaperValue:
     """A number printed in the paper: for which arm, of which metric, and where."""
@@ -89,8 +124,8 @@ class Experiment:
     """One table or figure of the paper, and everything needed to make it again.
 
     `runs(settings, seeds, methods)` lists the grid of a profile; `execute(runs)` yields one `Outcome` per
-    run and must be a function that can be imported, because other processes call it. `tables` and `figures`
-    only read records. `arm` names the line or row that a record belongs to, `axis` the entry of a trace
+    run and must be a function that can be imported, or `Imported`, because other processes call it. `tables`
+    and `figures` only read records. `arm` names the line or row of a record, `axis` the entry of a trace
     that others are drawn against.
     """
 
@@ -101,7 +136,7 @@ class Experiment:
     methods: Sequence[str]
     profiles: Mapping[str, Profile]
     runs: Callable[[Mapping[str, Any], Sequence[int], Sequence[str]], Sequence[Run]]
-    execute: Callable[[Sequence[Run]], Iterable[Outcome]]
+    execute: Execute
     tables: Callable[[Records], Sequence[Table]]
     figures: Callable[[Records], Sequence[Figure]]
     paper: Sequence[PaperValue] = ()
@@ -135,3 +170,49 @@ class Experiment:
             raise ValueError(
                 f"experiment {self.id!r} needs methods with distinct names; got {list(self.methods)}"
             )
+
+
+def find_experiments(package: str = "bayescore_lab.experiments") -> dict[str, Experiment]:
+    """Every experiment declared below `package`, by id, sorted."""
+    found: dict[str, Experiment] = {}
+    home: dict[str, str] = {}
+    for module in _modules(package):
+        for experiment in _declared(module):
+            if found.get(experiment.id) is experiment:  # a module may import another's declaration
+                continue
+            if experiment.id in found:
+                raise ValueError(
+                    f"two experiments are called {experiment.id!r}: "
+                    f"in {home[experiment.id]} and in {module.__name__}"
+                )
+            found[experiment.id] = experiment
+            home[experiment.id] = module.__name__
+    return dict(sorted(found.items()))
+
+
+def _modules(package: str) -> Iterator[ModuleType]:
+    for area in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        if area.ispkg:
+            yield (folder := importlib.import_module(area.name))
+            for entry in pkgutil.iter_modules(folder.__path__, f"{area.name}."):
+                if _may_declare(entry.name):
+                    yield importlib.import_module(entry.name)
+
+
+def _may_declare(module: str) -> bool:
+    """Whether the source of a module names an experiment; what executes runs, and needs torch, does not."""
+    spec = importlib.util.find_spec(module)
+    source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
+    return source is None or re.search(r"^EXPERIMENTS?\b", source, re.MULTILINE) is not None
+
+
+def _declared(module: ModuleType) -> list[Experiment]:
+    declared = [*getattr(module, "EXPERIMENTS", ())]
+    if hasattr(module, "EXPERIMENT"):
+        declared.append(module.EXPERIMENT)
+    for experiment in declared:
+        if not isinstance(experiment, Experiment):
+            raise TypeError(
+                f"{module.__name__} declares a {type(experiment).__name__}; expected an Experiment"
+            )
+    return declared

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bayescore.io import write_bytes
 from bayescore.plotting.style import figure_style
 from bayescore_lab.engine.declare import Claim
-from bayescore_lab.engine.encoding import dumps, loads
-from bayescore_lab.engine.figure_files import png, svg, write_caption
-from bayescore_lab.engine.files import prepare_folder, write_file
-from bayescore_lab.engine.plan import Plan
-from bayescore_lab.engine.record import Record, Records
-from bayescore_lab.engine.records import RecordStore
+from bayescore_lab.engine.figures import png, svg, write_caption
+from bayescore_lab.engine.plans import Plan
+from bayescore_lab.engine.records import Record, Records, RecordStore, dumps, loads, prepare_folder
 from bayescore_lab.engine.tables import Table
 from bayescore_lab.engine.traces import QUANTILES, quantile_trace
 from bayescore_lab.engine.verdicts import Judgement
 
-__all__ = ["FILE_LIMIT", "Drawn", "NothingToDraw", "draw"]
+__all__ = ["FILE_LIMIT", "Drawn", "NothingToDraw", "draw", "write_file"]
 
 #: bytes that no committed file exceeds
 FILE_LIMIT = 1_000_000
@@ -88,6 +86,19 @@ def draw(plan: Plan, out: Path) -> Drawn:
     for name in before - files.keys():
         (folder / name).unlink(missing_ok=True)
     return Drawn(folder, records, tables, judgements, list(files))
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a file in one step; OSError says that the records are safe."""
+    try:
+        write_bytes(path, content.encode() if isinstance(content, str) else content)
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise OSError(
+            problem.errno,
+            f"could not be written ({reason}); the records are safe, the same command draws again",
+            str(path),
+        ) from problem
 
 
 def _facts(

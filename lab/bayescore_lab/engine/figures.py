@@ -1,16 +1,22 @@
-"""Figures: traces with spread bands, points with intervals, the paper's value as a star."""
+"""Figures: traces with spread bands, points with intervals, the paper's value as a star.
+
+As files they are PNG and SVG, small, and the same bytes for the same figure.
+"""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bayescore.plotting.style import Look, looks
-from bayescore_lab.engine.record import Records
+from bayescore_lab.engine.records import Records
 from bayescore_lab.engine.statistics import Interval
 from bayescore_lab.engine.traces import QuantileTrace, quantile_trace
 from bayescore_lab.engine.wording import counted, number
@@ -19,8 +25,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-__all__ = ["Figure", "captioned", "panels", "plot_points", "plot_traces", "shared_legend"]
+__all__ = [
+    "SVG_LIMIT",
+    "Figure",
+    "captioned",
+    "panels",
+    "plot_points",
+    "plot_traces",
+    "png",
+    "shared_legend",
+    "svg",
+    "write_caption",
+]
 
+#: bytes above which the curves of an SVG become pixels
+SVG_LIMIT = 300_000
+_DPI = 160
 _BAND = (0.1, 0.9)
 _STAR: dict[str, Any] = {"marker": "*", "markersize": 11, "markeredgecolor": "black", "linestyle": "none"}
 
@@ -54,13 +74,23 @@ def captioned(drawing: Drawing, records: Records, *, title: str, name: str = "",
 
 
 def panels(
-    columns: int = 1, rows: int = 1, *, width: float = 3.4, height: float = 2.8
+    columns: int = 1,
+    rows: int = 1,
+    *,
+    width: float = 3.4,
+    height: float = 2.8,
+    heights: Sequence[float] | None = None,
 ) -> tuple[Drawing, list[Axes]]:
-    """An empty drawing with its axes, row by row; `width` and `height` are of one panel, in inches."""
+    """An empty drawing with its axes, row by row.
+
+    `width` and `height` are of one panel, in inches; `heights` gives every row a height of its own.
+    """
     from matplotlib.figure import Figure as Drawing
 
-    drawing = Drawing(figsize=(max(4.6, columns * width), rows * height + 0.9), layout="constrained")
-    axes = drawing.subplots(rows, columns, squeeze=False)
+    tall = rows * height if heights is None else sum(heights)
+    drawing = Drawing(figsize=(max(4.6, columns * width), tall + 0.9), layout="constrained")
+    count = rows if heights is None else len(heights)
+    axes = drawing.subplots(count, columns, squeeze=False, height_ratios=heights)
     return drawing, list(axes.flat)
 
 
@@ -191,3 +221,43 @@ def _limits(shown: Mapping[str, QuantileTrace], paper: Mapping[str, float], log:
 
 def _beyond(low: float, high: float, log: bool) -> tuple[float, float]:
     return (low / 10, high * 10) if log else (2 * low - high, 2 * high - low)
+
+
+def write_caption(figure: Figure) -> None:
+    """Put title, seeds and budget on the drawing itself, so that it can be shown alone."""
+    lines = textwrap.wrap(figure.caption, int(figure.drawing.get_figwidth() * 15))
+    figure.drawing.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=7.5, color="#333333")
+
+
+def png(drawing: Drawing) -> bytes:
+    """The drawing in at most 256 colours, which is all that lines and text need."""
+    from PIL import Image
+
+    plain, small = io.BytesIO(), io.BytesIO()
+    drawing.savefig(plain, format="png", dpi=_DPI, metadata={"Software": None})
+    with Image.open(plain) as image:
+        flat = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        flat.save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def svg(drawing: Drawing) -> bytes:
+    """The drawing as vectors; where they are too many, the curves become pixels."""
+    data = _vectors(drawing)
+    if len(data) > SVG_LIMIT:
+        for axes in drawing.axes:
+            for artist in (*axes.lines, *axes.collections):
+                artist.set_rasterized(True)
+        data = _vectors(drawing)
+    return data
+
+
+def _vectors(drawing: Drawing) -> bytes:
+    text = io.StringIO()
+    drawing.savefig(text, format="svg", dpi=_DPI, metadata={"Date": None, "Creator": None})
+    # hundredths of a point are finer than any screen or press
+    return re.sub(r'(?<= d=")[^"]*', _shorten, text.getvalue()).encode()
+
+
+def _shorten(path: re.Match[str]) -> str:
+    return re.sub(r"(\.\d\d)\d+", r"\1", path[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ def commit(source: Path = Path(__file__).parents[1]) -> str:
     return f"{head}-dirty" if changed else head
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of what computes the numbers; a library that is absent is left out."""
+def versions(more: Iterable[str] = ()) -> dict[str, str]:
+    """The versions of Python, of what computes the numbers, and of `more`; what is absent is left out."""
     found = {"python": platform.python_version()}
-    for name in ("bayescore", "torch", "numpy", "scipy"):
+    for name in ("bayescore", "torch", "numpy", "scipy", *more):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

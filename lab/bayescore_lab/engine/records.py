@@ -1,76 +1,296 @@
-"""The append-only file of records, safe against kills, full disks and a second process.
+"""Records: strict JSON, one line per run, and the finished runs as tables, figures and verdicts see them.
 
-A record is one line, written under an exclusive lock by a single write and flushed to the disk. Whoever
-holds the lock may rely on this: a last line without its newline, or that is not JSON, was cut off by a
-kill, and is removed; a bad line further up is damage from outside, and is reported by its number and left
-alone.
+JSON has no word for the three floats that are not numbers. They are written as the strings "NaN", "Infinity"
+and "-Infinity" and read back as floats, everywhere; no setting may use these three words for anything else.
+Every other float is written with the digits that give it back bitwise.
+
+A file of records is append-only and safe against kills, full disks and a second process. A record is one
+line, written under an exclusive lock by a single write and flushed to the disk. Whoever holds the lock may
+rely on this: a last line without its newline, or that is not JSON, was cut off by a kill, and is removed; a
+bad line further up is damage from outside, and is reported by its number and left alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import hashlib
 import json
 import logging
+import math
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from bayescore_lab.engine.record import Record
+import numpy as np
+from numpy.typing import NDArray
 
 try:
     import fcntl
 except ImportError:  # a system without file locks: one process per folder
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["RecordStore"]
+__all__ = [
+    "Lines",
+    "Metric",
+    "Record",
+    "RecordStore",
+    "Records",
+    "by_method",
+    "dumps",
+    "encode",
+    "loads",
+    "prepare_folder",
+    "run_id",
+]
 
 _log = logging.getLogger(__name__)
 
+Floats = NDArray[np.float64]
+T = TypeVar("T")
 
-class RecordStore:
-    """The records of one experiment: `folder/records.jsonl`, made when the first record arrives."""
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "records.jsonl"
+
+def encode(value: Any, where: str = "value", *, nonfinite: Literal["word", "null"] = "word") -> Any:
+    """`value` in JSON types; arrays and tensors become lists, mappings get string keys.
+
+    A float that is not finite becomes its word, or None with `nonfinite="null"`.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        if nonfinite == "null":
+            return None
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {
+            str(key): encode(entry, f"{where}[{key!r}]", nonfinite=nonfinite) for key, entry in value.items()
+        }
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, torch tensors
+        return encode(value.tolist(), where, nonfinite=nonfinite)
+    if isinstance(value, Sequence | set | frozenset):
+        entries = value if isinstance(value, Sequence) else sorted(value)
+        return [
+            encode(entry, f"{where}[{place}]", nonfinite=nonfinite) for place, entry in enumerate(entries)
+        ]
+    raise TypeError(
+        f"{where} is a {type(value).__name__}, which JSON cannot hold; "
+        "use numbers, strings, lists, arrays or dicts"
+    )
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """Strict JSON text of any value `encode` takes."""
+    return json.dumps(encode(value), allow_nan=False, ensure_ascii=False, **options)
+
+
+def loads(text: str | bytes) -> Any:
+    """The value behind `dumps`, with the three words back as floats."""
+    return _decode(json.loads(text))
+
+
+def run_id(experiment: str, method: str, seed: int, config: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits that change with anything that defines the run."""
+    text = dumps([experiment, method, seed, config], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, str):
+        return _WORDS.get(value, value)
+    if isinstance(value, dict):
+        return {key: _decode(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_decode(entry) for entry in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run was, what it found, and where and when it ran."""
+
+    experiment: str
+    run: str
+    method: str
+    seed: int
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    trace: dict[str, list[float]]
+    score_calls: int
+    seconds: float
+    status: dict[str, str]
+    commit: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    started: str
+
+    @property
+    def done(self) -> bool:
+        """Whether the run came to its end; one that raised or was killed is not done."""
+        return self.status.get("state") == "done"
+
+    def line(self) -> bytes:
+        """The record as one line of strict JSON, with its newline."""
+        return (dumps(vars(self), separators=(",", ":")) + "\n").encode()
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self:
+        """The inverse of `line`; ValueError where the line is not JSON or not a record."""
+        values = loads(line)
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or set(values) != names:
+            raise ValueError("the line is JSON but not a record")
+        if not all(isinstance(values[name], dict) for name in ("config", "metrics", "trace", "status")):
+            raise ValueError("the line has the fields of a record, but not their kinds")
+        return cls(**values)
+
+
+#: the name of a metric, or a function that reads a number from a record
+Metric = str | Callable[[Record], float]
+
+
+def by_method(record: Record) -> str:
+    """The usual arm of a record: its method."""
+    return record.method
+
+
+class Records(Sequence[Record]):
+    """Finished runs in the order of the grid, grouped into arms: lines of a figure, rows of a table."""
+
+    def __init__(self, records: Iterable[Record], arm: Callable[[Record], str] = by_method) -> None:
+        self._records = tuple(records)
+        self._arm = arm
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Records: ...
+    def __getitem__(self, index: int | slice) -> Record | Records:
+        if isinstance(index, slice):
+            return Records(self._records[index], self._arm)
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    @property
+    def arms(self) -> dict[str, Records]:
+        """The records of each arm, arms in the order of the grid."""
+        found: dict[str, list[Record]] = {}
+        for record in self._records:
+            found.setdefault(self._arm(record), []).append(record)
+        return {name: Records(records, self._arm) for name, records in found.items()}
+
+    @property
+    def seeds(self) -> list[int]:
+        """The distinct seeds, sorted."""
+        return sorted({record.seed for record in self._records})
+
+    @property
+    def budget(self) -> int:
+        """The largest number of score calls any run spent."""
+        return max((record.score_calls for record in self._records), default=0)
+
+    def select(self, keep: Callable[[Record], bool]) -> Records:
+        """The records for which `keep` holds."""
+        return Records(filter(keep, self._records), self._arm)
+
+    def where(self, **config: Any) -> Records:
+        """The records whose config has these entries."""
+        return self.select(lambda r: all(k in r.config and r.config[k] == v for k, v in config.items()))
+
+    def values(self, metric: Metric, broken: float = math.nan) -> Floats:
+        """One number per record; a metric that is missing or NaN counts as `broken`."""
+        read = metric if callable(metric) else lambda record: record.metrics.get(metric, math.nan)
+        values = np.array([float(read(record)) for record in self._records], dtype=np.float64)
+        return np.where(np.isnan(values), broken, values)
+
+    def pairs(self, metric: Metric, one: str, other: str) -> tuple[Floats, Floats]:
+        """The metric of two arms on the seeds that both have; a seed that an arm has twice is averaged.
+
+        A metric that is missing or NaN counts as +inf: a run that broke down is worse than any other.
+        """
+        arms = self.arms
+        if one not in arms or other not in arms:
+            return np.empty(0), np.empty(0)
+        seeds = sorted(set(arms[one].seeds) & set(arms[other].seeds))
+        sides = []
+        for name in (one, other):
+            values = arms[name].values(metric, math.inf)
+            owner = np.array([record.seed for record in arms[name]])
+            sides.append(np.array([np.mean(values[owner == seed]) for seed in seeds], dtype=np.float64))
+        return sides[0], sides[1]
+
+
+class Lines(Generic[T]):
+    """An append-only file of JSON lines, made when the first line arrives.
+
+    Arguments:
+        path: the file.
+        parse: a line to an item; ValueError where the line does not hold one.
+        line: the inverse, with the newline.
+        name: what an item may be added under only once, or None for an item that may be repeated.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parse: Callable[[bytes], T],
+        line: Callable[[T], bytes],
+        name: Callable[[T], str | None] = lambda _: None,
+    ) -> None:
+        self.path = path
         #: numbers of the lines that could not be read, counted from 1
         self.corrupt: list[int] = []
-        self._done: set[str] = set()
+        self._parse, self._line, self._name = parse, line, name
+        self._names: set[str] = set()
         self._offset = 0
-        self._lines = 0
+        self._count = 0
 
-    def done(self) -> set[str]:
-        """The ids of the runs that are finished, including what other processes have added by now."""
+    def names(self) -> set[str]:
+        """The names of all items, including what other processes have added by now."""
         if self.path.exists():
             with self._locked() as file:
-                self._catch_up(file)
-        return set(self._done)
+                self._read_new(file)
+        return set(self._names)
 
-    def read(self) -> list[Record]:
-        """Every readable record, in the order of the file."""
+    def read(self) -> list[T]:
+        """Every readable item, in the order of the file."""
         if not self.path.exists():
             return []
         self._forget()
         with self._locked() as file:
-            return self._catch_up(file)
+            return self._read_new(file)
 
-    def append(self, record: Record) -> bool:
-        """Add a record unless its run is finished already; on any error the file is as it was before."""
-        line = record.line()
+    def append(self, *items: T) -> bool:
+        """Add items unless a name among them is taken; on any error the file is as it was before."""
+        lines = [self._line(item) for item in items]
+        data = b"".join(lines)
         with self._locked() as file:
-            self._catch_up(file)
-            if record.run in self._done:
+            self._read_new(file)
+            if any(self._name(item) in self._names for item in items):
                 return False
             try:
-                written = os.write(file, line)
-                if written != len(line):
+                written = os.write(file, data)
+                if written != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(file)
             except OSError:
                 with suppress(OSError):  # what cannot be cut off now is dropped at the next start
                     os.ftruncate(file, self._offset)
                 raise
-            self._note(record, len(line))
+            for item, line in zip(items, lines, strict=True):
+                self._note(item, len(line))
         return True
 
     @contextmanager
@@ -81,9 +301,9 @@ class RecordStore:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield file
         finally:
-            os.close(file)  # gives the lock back
+            os.close(file)  # releases the lock
 
-    def _catch_up(self, file: int) -> list[Record]:
+    def _read_new(self, file: int) -> list[T]:
         """Read what was added since the last look; drop a half-written end. The caller holds the lock."""
         size = os.fstat(file).st_size
         if size < self._offset:  # someone replaced the file
@@ -94,28 +314,57 @@ class RecordStore:
         if lines and not (lines[-1].endswith(b"\n") and _is_json(lines[-1])):
             half = lines.pop()
             os.ftruncate(file, size - len(half))
-            _log.info("%s: dropped a half-written record at the end", self.path)
-        records = []
+            _log.info("%s: dropped a half-written line at the end", self.path)
+        items = []
         for line in lines:
             try:
-                record = Record.parse(line)
+                item = self._parse(line)
             except ValueError:
-                self._lines += 1
+                self._count += 1
                 self._offset += len(line)
-                self.corrupt.append(self._lines)
+                self.corrupt.append(self._count)
                 continue
-            self._note(record, len(line))
-            records.append(record)
-        return records
+            self._note(item, len(line))
+            items.append(item)
+        return items
 
-    def _note(self, record: Record, length: int) -> None:
-        self._lines += 1
+    def _note(self, item: T, length: int) -> None:
+        self._count += 1
         self._offset += length
-        if record.done:
-            self._done.add(record.run)
+        if (name := self._name(item)) is not None:
+            self._names.add(name)
 
     def _forget(self) -> None:
-        self.corrupt, self._done, self._offset, self._lines = [], set(), 0, 0
+        self.corrupt, self._names, self._offset, self._count = [], set(), 0, 0
+
+
+class RecordStore(Lines[Record]):
+    """The records of one experiment: `folder/records.jsonl`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder / "records.jsonl",
+            Record.parse,
+            Record.line,
+            lambda record: record.run if record.done else None,
+        )
+
+    def done(self) -> set[str]:
+        """The ids of the runs that are finished."""
+        return self.names()
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make a folder and check that files can be written there; OSError says what to do where they cannot."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise OSError(
+            problem.errno, f"cannot write to the folder ({reason}); choose another with --out", str(folder)
+        ) from problem
 
 
 def _is_json(line: bytes) -> bool:

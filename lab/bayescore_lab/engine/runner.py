@@ -1,7 +1,7 @@
 """Running what is missing of a grid: resume, schedule, record.
 
-What is recorded as finished is never executed again; what failed is tried again at the next start.
-Experiments run in the order given, groups within an experiment by expected cost, the dearest first, on one
+What is recorded as finished is never executed again; what failed is tried again by the next command.
+Experiments run in the order given, groups within an experiment by expected cost, the largest first, on one
 pool of processes.
 """
 
@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from bayescore_lab.engine import provenance
-from bayescore_lab.engine.files import prepare_folder
-from bayescore_lab.engine.plan import Plan
-from bayescore_lab.engine.pool import Event, work
-from bayescore_lab.engine.record import Record
-from bayescore_lab.engine.records import RecordStore
-from bayescore_lab.engine.worker import Task
+from bayescore_lab.engine.plans import Plan
+from bayescore_lab.engine.records import Record, RecordStore, prepare_folder
+from bayescore_lab.engine.workers import Event, Task, work
 
 __all__ = ["Failure", "Tally", "run_plans"]
 
@@ -32,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that failed in this start, in words."""
+    """A run that failed since this command was started, in words."""
 
     experiment: str
     method: str
@@ -42,7 +39,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Tally:
-    """How far a start has come. `recorded` runs were there before; `left` is the expected time in seconds."""
+    """How far a command has come. `recorded` runs were there before; `left` is the expected time, seconds."""
 
     total: int
     recorded: int
@@ -64,7 +61,7 @@ def run_plans(
 ) -> Tally:
     """Execute what is not yet recorded in `out` of the plans, on `jobs` processes (default: all cores).
 
-    `watch` is told how far things are after every run. OSError where the folder cannot be written or the
+    `watch` is called with the tally after every run. OSError where the folder cannot be written or the
     disk is full: what was recorded until then stays.
     """
     count = provenance.usable_cores() if jobs is None else jobs
@@ -74,7 +71,7 @@ def run_plans(
 
 
 class _Session:
-    """One start of the command: the stores, the queue of groups, the tally."""
+    """One command: the stores, the queue of groups, the tally."""
 
     def __init__(self, plans: Sequence[Plan], out: Path) -> None:
         for plan in plans:
@@ -158,7 +155,7 @@ class _Session:
 
 
 def _tasks(plan: Plan, done: set[str]) -> list[Task]:
-    """The missing runs by group, the dearest group first; equal ones keep the order of the grid."""
+    """The missing runs by group, the most expensive first; equal ones keep the order of the grid."""
     groups: dict[str, dict[str, Any]] = {}
     for key, run in plan.runs.items():
         if key not in done:

@@ -30,6 +30,7 @@ __all__ = [
     "holm",
     "mean_interval",
     "median_interval",
+    "median_range",
     "paired_t",
     "wilcoxon",
 ]
@@ -88,7 +89,7 @@ def geometric_mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
 
 
 def median_interval(values: ArrayLike, level: float = 0.95) -> Interval:
-    """The median with its exact interval (2); infinite values are welcome."""
+    """The median with its exact interval (2); infinite values are allowed."""
     x = np.sort(_values(values))
     n = x.size
     middle = (x[(n - 1) // 2], x[n // 2])
@@ -100,6 +101,12 @@ def median_interval(values: ArrayLike, level: float = 0.95) -> Interval:
     if k == 0:
         return Interval(estimate, -math.inf, math.inf, n, level)
     return Interval(estimate, float(x[k - 1]), float(x[n - k]), n, level)
+
+
+def median_range(values: ArrayLike) -> Interval:
+    """The median with the smallest and the largest value; level 0, since no confidence is claimed."""
+    x = _values(values)
+    return Interval(float(np.median(x)), float(x.min()), float(x.max()), x.size, level=0.0)
 
 
 def bootstrap_interval(

@@ -1,35 +1,48 @@
-"""Tables: on the terminal and in Markdown rounded for people, in CSV with every digit."""
+"""Tables: on the terminal and in Markdown rounded for people, in CSV with every digit.
+
+`arm_table` and `significance_table` are the two that most experiments want: every arm beside the paper's
+number, and significance by pairs.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bayescore_lab.engine.encoding import encode
-from bayescore_lab.engine.statistics import Interval
+from bayescore_lab.engine.declare import PaperValue
+from bayescore_lab.engine.records import Metric, Records, encode
+from bayescore_lab.engine.statistics import Interval, holm, median_interval, paired_t, wilcoxon
 from bayescore_lab.engine.wording import interval_text, number
 
-__all__ = ["Cell", "Table"]
+__all__ = ["Cell", "Table", "arm_table", "significance_table"]
 
 #: an interval is one cell for people and three columns in CSV; None is an empty cell
 Cell = str | int | float | Interval | None
 
+_STYLES = {"met": "green", "missed": "red"}  # by the last word of a cell
+
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows with a title; `name` tells the files of several tables apart."""
+    """Columns and rows with a title; `name` tells the files of several tables apart.
+
+    On the terminal a column of strings is aligned to the left, every other to the right, unless `left` names
+    the columns that are. A row with an empty first cell belongs to the row above.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     name: str = ""
     note: str = ""
+    left: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         for place, row in enumerate(self.rows):
@@ -56,9 +69,14 @@ class Table:
         )
         for place, column in enumerate(self.columns):
             numeric = all(not isinstance(row[place], str) for row in self.rows)
-            table.add_column(Text(column), justify="right" if numeric else "left")
-        for row in self.cells:
-            table.add_row(*map(Text, row))
+            right = numeric if self.left is None else column not in self.left
+            table.add_column(Text(column), justify="right" if right else "left")
+        rows = self.cells
+        grouped = any(row and not row[0] for row in rows)
+        for place, row in enumerate(rows):
+            last = place + 1 == len(rows) or bool(rows[place + 1][0])
+            styled = (Text(cell, _STYLES.get(cell.rpartition(" ")[-1], "")) for cell in row)
+            table.add_row(*styled, end_section=grouped and last)
         return table
 
     def markdown(self) -> str:
@@ -86,6 +104,63 @@ class Table:
                 line += _wide(cell) if is_wide else [_plain(cell)]
             writer.writerow(line)
         return text.getvalue()
+
+
+def arm_table(
+    records: Records,
+    metrics: Mapping[str, Metric],
+    paper: Sequence[PaperValue] = (),
+    *,
+    title: str,
+    name: str = "",
+    note: str = "",
+    interval: Callable[[Sequence[float]], Interval] = median_interval,
+) -> Table:
+    """One row per arm: the number of runs and, for each metric (heading -> metric), ours and the paper's.
+
+    A run without the metric counts as +inf; a cell is empty where no run of the arm has it. The paper's
+    column appears for the metrics that it has values for.
+    """
+    printed = {(value.arm, value.metric): value for value in paper}
+    known = {value.metric for value in paper}
+    columns = ["arm", "runs"]
+    for heading, metric in metrics.items():
+        columns += [heading, f"{heading}, paper"] if metric in known else [heading]
+    rows: list[list[Cell]] = []
+    for arm, chosen in records.arms.items():
+        row: list[Cell] = [arm, len(chosen)]
+        for metric in metrics.values():
+            has = callable(metric) or any(metric in record.metrics for record in chosen)
+            row.append(interval(list(chosen.values(metric, math.inf))) if has else None)
+            if metric in known:
+                value = printed.get((arm, str(metric)))
+                row.append(number(value.value) if value else None)
+        rows.append(row)
+    places = ", ".join(dict.fromkeys(value.location for value in paper))
+    source = f"Paper: {places}." if places else ""
+    return Table(title=title, columns=columns, rows=rows, name=name, note=f"{note} {source}".strip())
+
+
+def significance_table(
+    records: Records,
+    metric: Metric,
+    compared: Sequence[tuple[str, str]],
+    *,
+    title: str,
+    name: str = "significance",
+) -> Table:
+    """For pairs of arms, the paired t-test (the paper's) and Wilcoxon's, each also with Holm's correction."""
+    sides = [records.pairs(metric, one, other) for one, other in compared]
+    t_tests = [paired_t(*side) for side in sides]
+    ranks = [wilcoxon(*side) for side in sides]
+    rows: list[list[Cell]] = [
+        [f"{one} against {other}", t.n, t.p, t_holm, w.p, w_holm]
+        for (one, other), t, t_holm, w, w_holm in zip(
+            compared, t_tests, holm([t.p for t in t_tests]), ranks, holm([w.p for w in ranks]), strict=True
+        )
+    ]
+    columns = ["arms", "pairs", "p, paired t", "p, paired t, Holm", "p, Wilcoxon", "p, Wilcoxon, Holm"]
+    return Table(title=title, columns=columns, rows=rows, name=name, note="Two-sided; uncorrected and Holm.")
 
 
 def _text(cell: Cell) -> str:

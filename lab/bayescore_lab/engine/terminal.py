@@ -1,24 +1,30 @@
-"""What the commands show on the terminal: results on standard output, everything else on standard error."""
+"""What the commands show on the terminal: results on standard output, everything else on standard error.
+
+Live progress is a bar on a terminal and an occasional line elsewhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from bayescore_lab.engine.declare import Experiment
-from bayescore_lab.engine.plan import Plan
+from bayescore_lab.engine.plans import Plan
 from bayescore_lab.engine.runner import Tally
-from bayescore_lab.engine.wording import counted, number
+from bayescore_lab.engine.wording import counted, duration, number
 
 if TYPE_CHECKING:
     from bayescore_lab.engine.drawing import Drawn
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "Watch", "show_progress", "tally_text"]
 
 _PIPE_WIDTH = 160
 _FAILURES = 5
@@ -94,3 +100,57 @@ class Terminal:
 def _console(stderr: bool) -> Console:
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
+
+
+class Watch:
+    """Shows every tally and remembers the last one."""
+
+    def __init__(self, show: Callable[[Tally], None]) -> None:
+        self.last: Tally | None = None
+        self._show = show
+
+    def __call__(self, tally: Tally) -> None:
+        self.last = tally
+        self._show(tally)
+
+
+@contextmanager
+def show_progress(console: Console, every: float = 10.0) -> Iterator[Watch]:
+    """A bar while the context lasts; off a terminal, at most one line in `every` seconds."""
+    if not console.is_terminal:
+        yield Watch(_Lines(console, every))
+        return
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(tally: Tally) -> None:
+            bar.update(task, total=tally.total, completed=tally.finished, description=tally_text(tally))
+
+        yield Watch(show)
+
+
+def tally_text(tally: Tally) -> str:
+    """The tally as one line."""
+    text = f"{tally.finished} of {tally.total} runs done"
+    if tally.failures:
+        text += f", {len(tally.failures)} failing"
+    if tally.left is not None and not _ended(tally):
+        text += f", about {duration(tally.left)} left"
+    return text
+
+
+class _Lines:
+    def __init__(self, console: Console, every: float) -> None:
+        self.console, self.every = console, every
+        self.last, self.shown = -float("inf"), ""
+
+    def __call__(self, tally: Tally) -> None:
+        text = tally_text(tally)
+        if text != self.shown and (_ended(tally) or time.monotonic() - self.last >= self.every):
+            self.console.print(Text(text), soft_wrap=True)
+            self.last, self.shown = time.monotonic(), text
+
+
+def _ended(tally: Tally) -> bool:
+    return tally.finished + len(tally.failures) >= tally.total

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayescore_lab.engine.record import Records
+from bayescore_lab.engine.records import Records
 
 __all__ = ["QUANTILES", "QuantileTrace", "log_spaced", "quantile_trace", "quantiles"]
 

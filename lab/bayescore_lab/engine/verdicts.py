@@ -1,17 +1,35 @@
-"""Verdicts on claims: three words, computed from confidence intervals.
+"""Verdicts on claims: three words, computed from confidence intervals by rules that are stated first.
 
-A rule says in words what it will do before it sees data (`bayescore_lab.engine.rules` makes them). Its
-verdict is one of three words; where the records lack an arm that the rule compares, there is none.
+A rule says in words what it will do before it sees data. Its verdict is one of three words; where the records
+lack an arm that the rule compares, there is none.
+
+Arms are compared by pairs, seed by seed: equal seeds share a target. A metric that is missing or NaN counts
+as +inf: a run that broke down is worse than any other. Intervals of medians are exact for any distribution,
+so heavy tails over targets need no transformation; below six pairs they exclude nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bayescore_lab.engine.record import Records
-from bayescore_lab.engine.statistics import Interval
+import numpy as np
+from numpy.typing import NDArray
+
+from bayescore_lab.engine.records import Metric, Record, Records
+from bayescore_lab.engine.statistics import (
+    Interval,
+    differences,
+    fraction_interval,
+    geometric_mean_interval,
+    mean_interval,
+    median_interval,
+    paired_t,
+    wilcoxon,
+)
+from bayescore_lab.engine.wording import interval_text, number
 
 __all__ = [
     "NOT_REPRODUCED",
@@ -20,8 +38,12 @@ __all__ = [
     "Judgement",
     "Rule",
     "Verdict",
+    "agrees",
     "all_of",
+    "below",
     "judge_interval",
+    "mostly",
+    "ratio_within",
 ]
 
 Verdict = Literal["reproduced", "partly", "not reproduced here"]
@@ -76,3 +98,153 @@ def all_of(*rules: Rule) -> Rule:
         return Judgement(parts[0].verdict if len(verdicts) == 1 else PARTLY, sentence, numbers)
 
     return Rule(words, judge)
+
+
+Centre = Literal["median", "mean", "geometric mean"]
+Floats = NDArray[np.float64]
+
+_INTERVALS: dict[Centre, Callable[[Floats, float], Interval]] = {
+    "median": median_interval,
+    "mean": mean_interval,
+    "geometric mean": geometric_mean_interval,
+}
+
+
+def below(metric: Metric, arm: str, than: str, *, name: str = "", level: float = 0.95) -> Rule:
+    """`arm` has lower values than `than`: the interval of the median paired difference lies below 0."""
+    label = _label(metric, name)
+    words = (
+        f"Over the seeds that both arms ran, take {label} of {arm} minus {label} of {than}. "
+        f"Reproduced if the {level:.0%} interval of the median difference lies below 0, "
+        "not reproduced here if it lies above 0, partly otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        ours, theirs = records.pairs(metric, arm, than)
+        if not len(ours):
+            return _nothing(arm, than)
+        if np.isposinf(ours).all() and np.isposinf(theirs).all():
+            return _neither(len(ours))
+        change = differences(ours, theirs)
+        interval = median_interval(change, level)
+        wins = int(np.sum(change < 0))
+        t, w = paired_t(ours, theirs), wilcoxon(ours, theirs)
+        sentence = (
+            f"{arm} is lower on {wins} of {len(change)}; median difference {_show(interval)}; "
+            f"medians {number(float(np.median(ours)), 3)} and {number(float(np.median(theirs)), 3)}; "
+            f"p = {number(t.p, 3)} (paired t), {number(w.p, 3)} (Wilcoxon)."
+        )
+        # an interval that ends at 0 excludes nothing
+        verdict = REPRODUCED if interval.high < 0 else NOT_REPRODUCED if interval.low > 0 else PARTLY
+        numbers = {**vars(interval), "wins": wins, "p_paired_t": t.p, "p_wilcoxon": w.p}
+        return Judgement(verdict, sentence, numbers)
+
+    return Rule(words, judge)
+
+
+def ratio_within(
+    metric: Metric,
+    arm: str,
+    over: str,
+    low: float,
+    high: float,
+    *,
+    name: str = "",
+    level: float = 0.95,
+) -> Rule:
+    """`arm` / `over` is from `low` to `high`: 0.8 to 1.25 for "the same", 5 to 20 for "about 10 times"."""
+    label = _label(metric, name)
+    words = (
+        f"Over the seeds that both arms ran, take {label} of {arm} divided by {label} of {over}. "
+        f"Reproduced if the {level:.0%} interval of the median ratio lies within [{low:g}, {high:g}], "
+        "not reproduced here if it lies outside, partly otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        ours, theirs = records.pairs(metric, arm, over)
+        if not len(ours):
+            return _nothing(arm, over)
+        defined = ~(np.isposinf(ours) & np.isposinf(theirs))  # two infinite values have no ratio
+        if not defined.any():
+            return _neither(len(ours))
+        interval = median_interval(_ratios(ours[defined], theirs[defined]), level)
+        sentence = f"Median ratio {_show(interval)} over {interval.n} pairs."
+        return Judgement(judge_interval(interval, low, high), sentence, dict(vars(interval)))
+
+    return Rule(words, judge)
+
+
+def agrees(
+    metric: Metric,
+    arm: str,
+    value: float,
+    *,
+    factor: float = 2.0,
+    centre: Centre = "median",
+    name: str = "",
+    level: float = 0.95,
+) -> Rule:
+    """The paper's number holds up to a factor: our interval is within [value / factor, value * factor]."""
+    if value <= 0 or factor <= 1:
+        raise ValueError(f"agrees() needs a positive value and a factor above 1; got {value} and {factor}")
+    low, high = value / factor, value * factor
+    words = (
+        f"Take the {centre} of {_label(metric, name)} of {arm}. Reproduced if its {level:.0%} interval lies "
+        f"within a factor {factor:g} of the paper's {value:g}, that is [{low:.4g}, {high:.4g}]; "
+        "not reproduced here if it lies outside, partly otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        if arm not in records.arms:
+            return _nothing(arm)
+        interval = _INTERVALS[centre](records.arms[arm].values(metric, math.inf), level)
+        sentence = f"{centre.capitalize()} {_show(interval)} over {interval.n}, the paper has {value:g}."
+        numbers = {**vars(interval), "paper": value}
+        return Judgement(judge_interval(interval, low, high), sentence, numbers)
+
+    return Rule(words, judge)
+
+
+def mostly(
+    holds: Callable[[Record], bool], what: str, arm: str, *, at_least: float = 0.5, level: float = 0.95
+) -> Rule:
+    """`holds` is true for more than a fraction `at_least` of the runs of an arm; `what` says it in words."""
+    words = (
+        f"Count the runs of {arm} in which {what}. Reproduced if the {level:.0%} interval of their fraction "
+        f"lies above {at_least:g}, not reproduced here if it lies below, partly otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        if arm not in records.arms:
+            return _nothing(arm)
+        chosen = records.arms[arm]
+        hits = sum(bool(holds(record)) for record in chosen)
+        interval = fraction_interval(hits, len(chosen), level)
+        sentence = f"In {hits} of {len(chosen)} runs of {arm} {what}: fraction {_show(interval)}."
+        return Judgement(judge_interval(interval, at_least, 1.0), sentence, dict(vars(interval)))
+
+    return Rule(words, judge)
+
+
+def _ratios(ours: Floats, theirs: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = ours / theirs
+    return np.where(ours == theirs, 1.0, ratio)
+
+
+def _neither(count: int) -> Judgement:
+    return Judgement(NOT_REPRODUCED, f"Neither arm arrives on any of {count} seeds.")
+
+
+def _nothing(*arms: str) -> Judgement:
+    return Judgement(None, f"These records do not have what the rule compares: {' and '.join(arms)}.")
+
+
+def _label(metric: Metric, name: str) -> str:
+    if name or isinstance(metric, str):
+        return name or str(metric).replace("_", " ")
+    raise ValueError("a metric that is a function needs a `name` for the words of the rule")
+
+
+def _show(interval: Interval) -> str:
+    return interval_text(interval, 3) + ("" if interval.known else " (too few for an interval)")

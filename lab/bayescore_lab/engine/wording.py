@@ -6,7 +6,7 @@ import math
 
 from bayescore_lab.engine.statistics import Interval
 
-__all__ = ["counted", "duration", "interval_text", "number"]
+__all__ = ["counted", "duration", "interval_text", "number", "short_time", "time_interval_text"]
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -42,3 +42,16 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1g} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def short_time(seconds: float) -> str:
+    """A measured time with two digits: 0.45 ms, 12 ms, 1.3 s."""
+    value, unit = (1e3 * seconds, "ms") if seconds < 0.1 else (seconds, "s")
+    return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
+
+
+def time_interval_text(interval: Interval) -> str:
+    """A measured time and its interval in one unit."""
+    unit, scale = ("s", 1.0) if interval.estimate >= 1 else ("ms", 1e3)
+    low, middle, high = (f"{scale * value:.3g}" for value in (interval.low, interval.estimate, interval.high))
+    return f"{middle} {unit}" if low == high else f"{middle} {unit} [{low}, {high}]"

@@ -26,13 +26,13 @@ __all__ = ["app", "main"]
 _LAB = {
     "reproduce": (
         "Make tables and figures of the paper again; what was stopped continues where it was.",
-        "bayescore_lab.engine.commands",
+        "bayescore_lab.commands",
     ),
     "report": (
         "Put all that was drawn on one page of HTML, claims and verdicts first.",
-        "bayescore_lab.engine.commands",
+        "bayescore_lab.commands",
     ),
-    "bench": ("Measure speed, side by side with peers.", "bayescore_lab.bench.commands"),
+    "bench": ("Measure speed, side by side with peers.", "bayescore_lab.commands"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayescore_lab.bench.rows import Part, Ratio, Row
+from bayescore_lab.bench.results import Part, Ratio, Row
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def paired() -> Part:
 
 
 @pytest.fixture
-def raced() -> Part:
+def to_goal() -> Part:
     rows = (
         Row("hill", "late", (0.4, 0.2), (40, 20), (0.01, 0.02), "batch 2"),
         Row("hill", "lost", (None, 0.1), (99, None), (float("inf"), 0.5), note="missed in 1 of 2 runs"),
@@ -25,4 +25,4 @@ def raced() -> Part:
         ),
     )
     ratios = (Ratio.between(rows[0], rows[3]), Ratio.between(rows[3], rows[3]))
-    return Part("race", "to the top", "race", {}, rows, ratios)
+    return Part("race", "to the top", "goal", {}, rows, ratios)

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from bayescore_lab.bench import commands
 from bayescore_lab.bench.commands import app
-from bayescore_lab.bench.contest import OURS
-from bayescore_lab.bench.plot import draw_parts
-from bayescore_lab.bench.records import COLUMNS, record, write_records
-from bayescore_lab.bench.tables import duration, part_table
+from bayescore_lab.bench.entries import OURS
+from bayescore_lab.bench.figures import draw_parts
+from bayescore_lab.bench.results import record
+from bayescore_lab.bench.tables import COLUMNS, part_table, write_results
+from bayescore_lab.engine.wording import short_time
 
 
 def strictly(constant: str) -> None:
@@ -35,13 +36,13 @@ def test_quick_run_prints_three_tables_and_writes_valid_records(tmp_path):
     assert found["config"] == {"repeats": 2, "peers": False, "quick": True}
     assert {"bayescore", "torch"} <= found["versions"].keys()
     assert [part["name"] for part in found["parts"]] == ["inner loop", "batch", "same ELBO"]
-    inner, batch, race = found["parts"]
+    inner, batch, goal = found["parts"]
     for part in (inner, batch):
         assert all(len(row["seconds"]) == 2 and min(row["seconds"]) > 0 for row in part["rows"])
         assert all(len(ratio["values"]) == 2 for ratio in part["ratios"])
     assert [ratio["bar"] for ratio in inner["ratios"] + batch["ratios"]] == [5.0, None, 4.0, 4.0]
-    assert {row["arm"] for row in race["rows"]} == {entry.name for entry in OURS}
-    assert all(len(row["seconds"]) == 2 and row["trials"] for row in race["rows"])
+    assert {row["arm"] for row in goal["rows"]} == {entry.name for entry in OURS}
+    assert all(len(row["seconds"]) == 2 and row["trials"] for row in goal["rows"])
     assert plot.read_bytes().startswith(b"\x89PNG")
     text = tables.read_text()
     assert found["commit"] in text
@@ -55,7 +56,7 @@ def test_an_interrupt_keeps_what_was_measured(monkeypatch, tmp_path, paired):
         yield paired
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "_measure", measure)
+    monkeypatch.setattr(commands, "_measure_fits", measure)
     out = tmp_path / "bench.json"
     result = CliRunner().invoke(app, ["fit", "--out", str(out)])
     assert result.exit_code == 130
@@ -76,9 +77,9 @@ def test_a_file_that_could_not_be_written_is_refused_before_anything_runs(option
     assert value in result.output
 
 
-def test_csv_has_one_line_per_repeat_and_leaves_empty_what_was_not_measured(tmp_path, paired, raced):
+def test_csv_has_one_line_per_repeat_and_leaves_empty_what_was_not_measured(tmp_path, paired, to_goal):
     path = tmp_path / "bench.csv"
-    write_records(path, record("fit", {}, [paired, raced]), [paired, raced])
+    write_results(path, record("fit", {}, [paired, to_goal]), [paired, to_goal])
     lines = list(csv.DictReader(io.StringIO(path.read_text())))
     assert tuple(lines[0]) == COLUMNS
     assert [line["seconds"] for line in lines if line["arm"] == "theirs"] == ["6.0", "8.0", "7.0"]
@@ -93,7 +94,7 @@ def test_csv_has_one_line_per_repeat_and_leaves_empty_what_was_not_measured(tmp_
 
 def shown(part) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(part_table(part))
+    console.print(part_table(part).terminal())
     return console.export_text()
 
 
@@ -106,8 +107,8 @@ def test_table_of_pairs_shows_the_ratio_its_range_and_its_bar(paired):
     assert "a note" in text
 
 
-def test_table_of_a_race_is_sorted_and_says_who_did_not_arrive(raced):
-    lines = shown(raced).splitlines()
+def test_table_of_times_to_a_goal_is_sorted_and_says_who_did_not_arrive(to_goal):
+    lines = shown(to_goal).splitlines()
     order = [name for line in lines for name in ("early", "late", "lost", "absent") if name in line]
     assert order == ["early", "late", "lost", "absent"]
     (lost,) = (line for line in lines if "lost" in line)
@@ -117,17 +118,17 @@ def test_table_of_a_race_is_sorted_and_says_who_did_not_arrive(raced):
     assert "3 s" in early
 
 
-def test_markdown_says_what_the_terminal_shows(tmp_path, paired, raced):
+def test_markdown_says_what_the_terminal_shows(tmp_path, paired, to_goal):
     path = tmp_path / "bench.md"
-    write_records(path, record("fit", {}, [paired, raced]), [paired, raced])
+    write_results(path, record("fit", {}, [paired, to_goal]), [paired, to_goal])
     text = path.read_text()
     for words in ("7 [6, 8]", ">= 5: met", "missed in 1 of 2 runs", "1.5 ms [1 ms, 2 ms]", "a note"):
         assert words in text
 
 
-def test_picture_is_drawn_with_missing_arms_too(tmp_path, paired, raced):
+def test_picture_is_drawn_with_missing_arms_too(tmp_path, paired, to_goal):
     path = tmp_path / "bench.png"
-    draw_parts(path, [paired, raced], frozenset({"early"}))
+    draw_parts(path, [paired, to_goal], frozenset({"early"}))
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -135,4 +136,4 @@ def test_picture_is_drawn_with_missing_arms_too(tmp_path, paired, raced):
     ("seconds", "text"), [(0.00045, "0.45 ms"), (0.012, "12 ms"), (1.26, "1.3 s"), (130.0, "130 s")]
 )
 def test_durations_are_short(seconds, text):
-    assert duration(seconds) == text
+    assert short_time(seconds) == text

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bayescore.families import FullGaussian
-from bayescore_lab.bench.contest import PEERS, Peer
+from bayescore_lab.bench.entries import PEERS, PeerMethod
 from bayescore_lab.bench.jax_methods import gaussian_of_path
 from bayescore_lab.bench.peers import CHUNK, PeerError, PeerProcess
 from bayescore_lab.bench.problems import banana, gaussian
@@ -40,16 +40,16 @@ def test_jax_density_equals_ours(process, problem):
 @pytest.mark.parametrize("entry", [SVI, FULL_RANK], ids=lambda entry: entry.name)
 def test_a_peer_starts_where_ours_do_and_comes_nearer_to_the_goal(process, entry):
     problem = banana(budget=2 * CHUNK)
-    start = problem.best - problem.elbo(problem.start)
+    start = problem.best - problem.elbo(problem.q0)
     barely = process.run(entry, problem, {"learning_rate": 1e-9, "draws": 2}, seed=0, limit=0.0)
     assert barely.gap == pytest.approx(start, abs=1e-6)
     assert (barely.steps, barely.score_calls) == (CHUNK, 2 * CHUNK)
-    finish = process.run(entry, problem, {"learning_rate": 0.03, "draws": 10}, seed=0, limit=math.inf)
-    assert finish.gap < 0.5 * start
+    result = process.run(entry, problem, {"learning_rate": 0.03, "draws": 10}, seed=0, limit=math.inf)
+    assert result.gap < 0.5 * start
 
 
 def test_a_failing_peer_is_reported_and_the_process_lives_on(process):
-    entry = Peer("nobody", ({},), "nobody", ())
+    entry = PeerMethod("nobody", ({},), "nobody", ())
     with pytest.raises(PeerError, match="failed: KeyError"):
         process.run(entry, banana(), {}, seed=0, limit=1.0)
     assert len(process.log_density(banana(), torch.zeros(1, 2, dtype=torch.float64))) == 1
@@ -81,9 +81,9 @@ def test_exported_path_is_the_gaussian_that_blackjax_draws_from():
 @pytest.mark.parametrize("entry", [PATH, MULTI], ids=lambda entry: entry.name)
 def test_a_pathfinder_finds_a_small_gaussian_and_its_gradients_are_counted(process, entry):
     problem, setting = gaussian(dim=3, condition=3.0), entry.settings[0]
-    finish = process.run(entry, problem, setting, seed=0, limit=math.inf)
-    assert finish.seconds is not None
-    assert finish.score_calls is None
+    result = process.run(entry, problem, setting, seed=0, limit=math.inf)
+    assert result.seconds is not None
+    assert result.score_calls is None
     assert process.count(entry, problem, setting, seed=0) > 3
 
 

@@ -45,12 +45,10 @@ def test_no_gaussian_does_better_on_the_banana_than_the_best():
     problem = banana()
     assert problem.goal < problem.best < 0
     assert all(problem.elbo(any_gaussian(2, seed)) < problem.best for seed in range(50))
-    assert problem.elbo(problem.start) < problem.goal
+    assert problem.elbo(problem.q0) < problem.goal
 
 
 def test_an_elbo_that_is_not_a_number_is_minus_infinity():
     problem = banana()
-    q = problem.start.replace(
-        {"mean": torch.full((2,), torch.inf, dtype=torch.float64), "raw": problem.start.raw}
-    )
+    q = problem.q0.replace({"mean": torch.full((2,), torch.inf, dtype=torch.float64), "raw": problem.q0.raw})
     assert problem.elbo(q) == -math.inf

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import sys
 import time
 from typing import ClassVar
 
@@ -13,17 +12,24 @@ import pytest
 from typer.testing import CliRunner
 
 from bayescore_lab.bench import step as step_module
-from bayescore_lab.bench import step_commands
-from bayescore_lab.bench.blocks import Measured, Out, pack, run_block
 from bayescore_lab.bench.commands import app
-from bayescore_lab.bench.kept import Kept, KeptRow
 from bayescore_lab.bench.networks import network
+from bayescore_lab.bench.predict import predict_parts
 from bayescore_lab.bench.scaling import METHODS as SCALED
-from bayescore_lab.bench.scaling import scaling
-from bayescore_lab.bench.step import Plan, measure
-from bayescore_lab.bench.step_part import step_part
-from bayescore_lab.bench.timing import median_interval
-from bayescore_lab.bench.workers import MethodError, Worker, WorkerError
+from bayescore_lab.bench.scaling import scaling_parts
+from bayescore_lab.bench.step import (
+    Measurement,
+    Measurements,
+    MethodTimes,
+    StepPlan,
+    TimeUp,
+    measure,
+    pack,
+    run_block,
+    step_part,
+)
+from bayescore_lab.bench.timing import interval_or_range
+from bayescore_lab.engine.workers import RequestError, WorkerError
 
 
 def quiet(text: str) -> None:
@@ -73,8 +79,10 @@ def pretend(monkeypatch):
     return Fresh
 
 
-def a_plan(*methods, **options) -> Plan:
-    return Plan(network("mlp-small"), 8, methods, repeats=options.pop("repeats", 3), code="one", **options)
+def a_plan(*methods, **options) -> StepPlan:
+    return StepPlan(
+        network("mlp-small"), 8, methods, repeats=options.pop("repeats", 3), code="one", **options
+    )
 
 
 def test_blocks_fit_into_memory_and_begin_with_the_anchor():
@@ -86,14 +94,14 @@ def test_blocks_fit_into_memory_and_begin_with_the_anchor():
 
 @pytest.mark.parametrize(("n", "outside"), [(1, 0), (5, 0), (6, 0), (9, 1), (20, 5)])
 def test_interval_of_the_median_has_the_coverage_it_claims(n, outside):
-    found = median_interval(list(range(n)))
+    found = interval_or_range(list(range(n)))
     assert (found.low, found.high) == (outside, n - 1 - outside)
     missed = 2 * sum(math.comb(n, k) for k in range(outside + 1)) / 2**n
     assert missed <= 0.05 or outside == 0
 
 
-def test_workers_take_turns_in_an_order_that_is_turned_round(pretend):
-    found = {"adamw": Measured(), "sgd": Measured()}
+def test_workers_take_turns_in_an_order_that_is_reversed(pretend):
+    found = {"adamw": MethodTimes(), "sgd": MethodTimes()}
     run_block(found, lambda name: pretend(), lambda name: {"method": name}, 2, quiet, math.inf)
     turns = [name for name, do in pretend.calls if do == "turn"]
     assert turns[-4:] == ["adamw", "sgd", "sgd", "adamw"]
@@ -102,10 +110,10 @@ def test_workers_take_turns_in_an_order_that_is_turned_round(pretend):
 
 
 def test_a_method_that_fails_says_why_and_the_others_go_on(pretend):
-    pretend.broken = {"sgld": MethodError("no"), "bam": WorkerError("killed by the system")}
-    kept = Kept()
-    list(measure(a_plan("sgd", "sgld", "bam", latency=False), kept, quiet))
-    rows = kept.rows(a_plan("sgd", latency=False).key)
+    pretend.broken = {"sgld": RequestError("no"), "bam": WorkerError("killed by the system")}
+    store = Measurements()
+    list(measure(a_plan("sgd", "sgld", "bam", latency=False), store, quiet))
+    rows = store.of(a_plan("sgd", latency=False).key)
     assert (rows["sgld"].note, rows["sgld"].done) == ("no", True)
     assert (rows["bam"].note, rows["bam"].done) == ("killed by the system", False)
     assert len(rows["sgd"].seconds) == len(rows["adamw"].seconds) == 3
@@ -113,57 +121,61 @@ def test_a_method_that_fails_says_why_and_the_others_go_on(pretend):
 
 def test_a_second_run_measures_only_what_is_missing(pretend, tmp_path):
     path = tmp_path / "records.jsonl"
-    list(measure(a_plan("sgd", "advi", latency=False), Kept(path), quiet))
+    list(measure(a_plan("sgd", "advi", latency=False), Measurements(path), quiet))
     with path.open("a") as file:
         file.write('{"key": {"cut o')
     pretend.calls.clear()
-    list(measure(a_plan("sgd", "advi", latency=False), Kept(path), quiet))
+    list(measure(a_plan("sgd", "advi", latency=False), Measurements(path), quiet))
     assert pretend.calls == []
-    list(measure(a_plan("sgd", "advi", "sgld", latency=False), Kept(path), quiet))
+    list(measure(a_plan("sgd", "advi", "sgld", latency=False), Measurements(path), quiet))
     assert {name for name, _ in pretend.calls} == {"adamw", "sgld"}
     pretend.calls.clear()
-    list(measure(a_plan("sgd", "advi", "sgld", latency=False), Kept(path), quiet))  # the torn line ate none
+    list(
+        measure(a_plan("sgd", "advi", "sgld", latency=False), Measurements(path), quiet)
+    )  # the torn line ate none
     assert pretend.calls == []
 
 
 def test_what_does_not_fit_is_not_run_and_says_why(pretend, monkeypatch):
     monkeypatch.setattr(step_module, "available_memory", lambda: 10**6)
-    kept, plan = Kept(), a_plan("sgd")
-    list(measure(plan, kept, quiet))
-    assert "GB are free" in kept.rows(plan.key)["sgd"].note
+    store, plan = Measurements(), a_plan("sgd")
+    list(measure(plan, store, quiet))
+    assert "GB are free" in store.of(plan.key)["sgd"].note
     assert "turn" not in {do for _, do in pretend.calls}
-    pretend.broken = {"sgld": MethodError("TypeError: not this network")}
-    list(measure(a_plan("sgld"), kept, quiet))
-    assert kept.rows(plan.key)["sgld"].note == "TypeError: not this network"
+    pretend.broken = {"sgld": RequestError("TypeError: not this network")}
+    list(measure(a_plan("sgld"), store, quiet))
+    assert store.of(plan.key)["sgld"].note == "TypeError: not this network"
 
 
 def test_first_steps_are_measured_with_an_empty_and_a_full_cache(pretend):
-    kept, plan = Kept(), a_plan("proximal")
-    list(measure(plan, kept, quiet))
-    numbers = kept.rows(plan.key)["proximal"].numbers
+    store, plan = Measurements(), a_plan("proximal")
+    list(measure(plan, store, quiet))
+    numbers = store.of(plan.key)["proximal"].numbers
     assert (numbers["cold_first_step_seconds"], numbers["warm_first_step_seconds"]) == (3.0, 3.0)
-    assert "cold_first_step_seconds" not in kept.rows(plan.key)["adamw"].numbers
+    assert "cold_first_step_seconds" not in store.of(plan.key)["adamw"].numbers
 
 
 def test_the_deadline_keeps_the_rounds_that_were_made(pretend, monkeypatch):
-    kept, plan = Kept(), a_plan("sgd", latency=False, deadline=95.0)
+    store, plan = Measurements(), a_plan("sgd", latency=False, deadline=95.0)
     monkeypatch.setattr(time, "monotonic", lambda: 10.0 * len(pretend.calls))
-    with pytest.raises(Out):
-        list(measure(plan, kept, quiet))
-    row = kept.rows(plan.key)["adamw"]
+    with pytest.raises(TimeUp):
+        list(measure(plan, store, quiet))
+    row = store.of(plan.key)["adamw"]
     assert 0 < len(row.seconds) < 3
     assert not row.done
 
 
 def test_ratios_between_blocks_go_through_the_anchor():
-    kept, plan = Kept(), a_plan("sgd", "proximal")
+    store, plan = Measurements(), a_plan("sgd", "proximal")
     rows = [
-        KeptRow(plan.key, "adamw", "first", [2.0, 2.0], anchor=[2.0, 2.0]),
-        KeptRow(plan.key, "sgd", "first", [1.0, 1.0], anchor=[2.0, 2.0]),
-        KeptRow(plan.key, "proximal", "second", [6.0, 9.0], anchor=[4.0, 6.0]),  # the machine was slow then
+        Measurement(plan.key, "adamw", "first", [2.0, 2.0], anchor=[2.0, 2.0]),
+        Measurement(plan.key, "sgd", "first", [1.0, 1.0], anchor=[2.0, 2.0]),
+        Measurement(
+            plan.key, "proximal", "second", [6.0, 9.0], anchor=[4.0, 6.0]
+        ),  # the machine was slow then
     ]
-    kept.add(rows)
-    part = step_part(plan, kept)
+    store.add(rows)
+    part = step_part(plan, store)
     values = {(ratio.over, ratio.under): ratio.values for ratio in part.ratios}
     assert values["proximal", "adamw"] == (1.5, 1.5)
     assert values["proximal", "sgd"] == (3.0, 3.0)
@@ -172,8 +184,8 @@ def test_ratios_between_blocks_go_through_the_anchor():
 
 
 def test_scaling_knows_the_bandwidth_and_the_cost_per_weight(pretend):
-    plan = Plan(network("weights:1000"), 1, (), repeats=2, latency=False)
-    parts = {part.name: part for part in scaling(plan, [1000, 4000], Kept(), quiet)}
+    plan = StepPlan(network("weights:1000"), 1, (), repeats=2, latency=False)
+    parts = {part.name: part for part in scaling_parts(plan, [1000, 4000], Measurements(), quiet)}
     update, draws = parts["update"], parts["draws"]
     assert [row.arm for row in update.rows] == [*SCALED, *SCALED]
     numbers = {row.arm: row.numbers for row in update.rows[: len(SCALED)]}
@@ -182,34 +194,6 @@ def test_scaling_knows_the_bandwidth_and_the_cost_per_weight(pretend):
     assert numbers["proximal"]["share_of_copy"] == 4.5  # 9 numbers against 2 in the same time
     assert numbers["proximal"]["noise_ns"] == 0.0  # sample() was as fast as 2.5 copies would be slow
     assert [row.problem for row in draws.rows] == [f"S = {s}" for s in (1, 2, 5, 10, 20, 50)]
-
-
-SCRIPTS = {
-    "silent": ("import time; time.sleep(60)", "no answer within"),
-    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "when memory runs out"),
-    "crashed": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
-    "ended": ("import sys; sys.exit('no such thing')", "exit code 1: no such thing"),
-    "full": ('input(); print(\'{"error": "out of memory: 9 GB"}\', flush=True)', "out of memory: 9 GB"),
-}
-
-
-@pytest.mark.parametrize(("script", "words"), SCRIPTS.values(), ids=SCRIPTS)
-def test_a_worker_that_ends_is_described(monkeypatch, script, words):
-    monkeypatch.setattr(Worker, "command", (sys.executable, "-c", script))
-    with (
-        Worker(patience=1.0 if "sleep" in script else 30.0) as worker,
-        pytest.raises(WorkerError, match=words),
-    ):
-        worker.ask(do="build")
-
-
-def test_what_a_method_raises_is_not_the_end_of_the_worker(monkeypatch):
-    script = 'for _ in range(2): input(); print(\'{"error": "TypeError: no"}\', flush=True)'
-    monkeypatch.setattr(Worker, "command", (sys.executable, "-c", script))
-    with Worker(30.0) as worker:
-        for _ in range(2):
-            with pytest.raises(MethodError, match="TypeError: no"):
-                worker.ask(do="turn")
 
 
 def test_a_real_run_prints_a_table_and_writes_every_file(tmp_path):
@@ -253,12 +237,12 @@ def test_mistakes_are_one_sentence(words, message):
 
 
 def test_an_interrupt_shows_and_writes_what_was_measured(monkeypatch, tmp_path, pretend):
-    def interrupted(plan, kept, tell):
-        kept.add([KeptRow(plan.key, "adamw", "a", [1.0], note="1 of 7 rounds", done=False)])
+    def interrupted(plan, store, notify):
+        store.add([Measurement(plan.key, "adamw", "a", [1.0], note="1 of 7 rounds", done=False)])
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(step_commands, "measure", interrupted)
+    monkeypatch.setattr(step_module, "measure", interrupted)
     result = shell("step", "--net", "mlp-small", "--out", str(tmp_path))
     assert result.exit_code == 130
     assert "1 of 7 rounds" in result.output
@@ -266,25 +250,23 @@ def test_an_interrupt_shows_and_writes_what_was_measured(monkeypatch, tmp_path, 
 
 
 def test_a_run_that_takes_too_long_stops_with_what_there_is(monkeypatch, tmp_path):
-    def late(plan, kept, tell):
-        kept.add([KeptRow(plan.key, "adamw", "a", [1.0], note="1 of 7 rounds", done=False)])
-        raise Out
+    def late(plan, store, notify):
+        store.add([Measurement(plan.key, "adamw", "a", [1.0], note="1 of 7 rounds", done=False)])
+        raise TimeUp
         yield
 
-    monkeypatch.setattr(step_commands, "measure", late)
+    monkeypatch.setattr(step_module, "measure", late)
     result = shell("step", "--net", "mlp-small", "--out", str(tmp_path))
     assert result.exit_code == 1
     assert "the same command goes on" in result.output
 
 
 def test_prediction_is_timed_against_a_forward_pass_and_a_draw():
-    from bayescore_lab.bench.predict import predict
-
-    *_, part = predict(network("mlp-small"), 4, 2, [1, 4], math.inf, quiet)
+    *_, part = predict_parts(network("mlp-small"), 4, 2, [1, 4], math.inf, quiet)
     assert [row.problem for row in part.rows] == ["alone", "alone", "S = 1", "S = 4"]
     times = {row.problem: statistics.median(row.seconds) for row in part.rows}
     (four,) = (row.numbers for row in part.rows if row.problem == "S = 4")
     assert four["seconds_per_sample"] == times["S = 4"] / 4
     assert "one more sample costs" in " ".join(part.notes)
     with pytest.raises(ValueError, match="no forward pass"):
-        next(predict(network("weights:10"), 4, 2, [1], math.inf, quiet))
+        next(predict_parts(network("weights:10"), 4, 2, [1], math.inf, quiet))

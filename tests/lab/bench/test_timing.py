@@ -6,24 +6,25 @@ import pytest
 import torch
 
 from bayescore_lab.bench import timing
-from bayescore_lab.bench.rows import Ratio, Row
-from bayescore_lab.bench.timing import one_thread, rounds, spread
+from bayescore_lab.bench.results import Ratio, Row
+from bayescore_lab.bench.timing import one_thread, rounds
+from bayescore_lab.engine.statistics import median_range
 
 
-def test_arms_take_turns_and_the_order_is_turned_round_every_round():
-    calls, told = [], []
+def test_arms_take_turns_and_the_order_is_reversed_every_round():
+    calls, notices = [], []
     arms = {name: lambda i, name=name: calls.append((name, i)) or i for name in "abc"}
-    answers = rounds(arms, 2, told.append)
+    answers = rounds(arms, 2, notices.append)
     assert calls == [("a", 0), ("b", 0), ("c", 0), ("c", 1), ("b", 1), ("a", 1)]
     assert answers == {"a": [0, 1], "b": [0, 1], "c": [0, 1]}
-    assert told[0] == "round 1 of 2: a"
+    assert notices[0] == "round 1 of 2: a"
 
 
 def test_a_ratio_compares_within_rounds_only():
     """Both arms were twice as slow in the second round: every ratio is 3, and so is their median."""
     ratio = Ratio.between(Row("p", "slow", (3.0, 6.0)), Row("p", "fast", (1.0, 2.0)), bar=3.0)
     assert ratio.values == (3.0, 3.0)
-    assert ratio.spread == spread([3.0])
+    assert ratio.spread == median_range([3.0, 3.0])
     assert ratio.holds
 
 
@@ -38,7 +39,7 @@ def test_a_bar_is_a_least_or_a_largest_value(bar, at_least, holds):
 def test_a_row_with_a_missed_goal_has_no_time():
     assert Row("p", "a", (1.0, None)).spread is None
     assert Row("p", "a").spread is None
-    assert Row("p", "a", (1.0, 3.0, 2.0)).spread == spread([1.0, 2.0, 3.0])
+    assert Row("p", "a", (1.0, 3.0, 2.0)).spread == median_range([1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(("cpu", "busy"), [(9.5, False), (3.0, True)])

@@ -9,7 +9,7 @@ import pytest
 from toy_experiment import EXPERIMENT
 
 from bayescore_lab.engine import Profile, Run, find_experiments, plan
-from bayescore_lab.engine.registry import pick
+from bayescore_lab.engine.plans import pick
 
 AREA = """
 from dataclasses import replace

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 from toy_experiment import EXPERIMENT
 
+from bayescore import io as files_module
 from bayescore_lab.engine import (
     Interval,
     Records,
@@ -30,11 +31,9 @@ from bayescore_lab.engine import (
     run_plans,
     shared_legend,
 )
-from bayescore_lab.engine import files as files_module
 from bayescore_lab.engine.drawing import FILE_LIMIT, NothingToDraw
-from bayescore_lab.engine.encoding import loads
-from bayescore_lab.engine.figure_files import SVG_LIMIT, svg
-from bayescore_lab.engine.records import RecordStore
+from bayescore_lab.engine.figures import SVG_LIMIT, svg
+from bayescore_lab.engine.records import RecordStore, loads
 
 pytestmark = pytest.mark.usefixtures("in_process")
 

@@ -1,18 +1,23 @@
-"""The record file: what survives a kill, a full disk, a damaged line and a second writer."""
+"""Records: strict JSON, names of runs, and a file that survives kills, full disks and a second writer."""
 
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import threading
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from toy_tools import make_record, read_lines
 
 from bayescore_lab.engine import Records
 from bayescore_lab.engine import records as records_module
-from bayescore_lab.engine.records import RecordStore
+from bayescore_lab.engine.records import RecordStore, dumps, encode, loads, run_id
 
 FIELDS = "experiment run method seed config metrics trace score_calls seconds status"
 FIELDS += " commit versions machine started"
@@ -141,3 +146,36 @@ def test_records_select_by_config_and_read_metrics():
     assert records.values("absent", 0.0).tolist() == [0.0, 0.0]
     assert records.values(lambda record: record.score_calls).tolist() == [2.0, 2.0]
     assert records[:1].seeds == [0]
+
+
+@given(st.lists(st.floats(), max_size=20))
+def test_every_float_survives_the_round_trip_bitwise(values):
+    back = loads(dumps(values))
+    assert np.array(back, float).tobytes() == np.where(np.isnan(values), math.nan, values).tobytes()
+
+
+def test_what_is_written_is_strict_json():
+    text = dumps({"a": [math.nan, math.inf, -math.inf]})
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    assert json.loads(text, parse_constant=refuse) == {"a": ["NaN", "Infinity", "-Infinity"]}
+
+
+def test_arrays_tensors_and_scalars_become_plain():
+    value = {"x": np.float32(0.5), "n": np.int64(3), "b": np.bool_(True), "t": torch.ones(2), "s": (1, 2)}
+    assert encode(value) == {"x": 0.5, "n": 3, "b": True, "t": [1.0, 1.0], "s": [1, 2]}
+
+
+def test_what_json_cannot_hold_is_named():
+    with pytest.raises(TypeError, match=r"config\['a'\]\[1\] is a object, which JSON cannot hold"):
+        encode({"a": [1, object()]}, "config")
+
+
+def test_a_run_is_named_by_all_that_defines_it_and_by_nothing_else():
+    base = run_id("toy", "Ours", 0, {"a": 1, "b": 2.0})
+    assert base == run_id("toy", "Ours", 0, {"b": 2.0, "a": 1})
+    others = [("boy", "Ours", 0, {"a": 1, "b": 2.0}), ("toy", "ADVI", 0, {"a": 1, "b": 2.0})]
+    others += [("toy", "Ours", 1, {"a": 1, "b": 2.0}), ("toy", "Ours", 0, {"a": 1, "b": 2.5})]
+    assert len({base, *(run_id(*other) for other in others)}) == 5

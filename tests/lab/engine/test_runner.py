@@ -12,7 +12,7 @@ from toy_tools import read_lines, results
 
 from bayescore_lab.engine import Outcome, Profile, Run, plan, run_plans
 from bayescore_lab.engine import records as records_module
-from bayescore_lab.engine.worker import Task, perform
+from bayescore_lab.engine.workers import Task, perform
 
 pytestmark = pytest.mark.usefixtures("in_process")
 

@@ -1,28 +1,21 @@
 """Do the network methods learn the standard deviations? A linear model with Gaussian noise knows the answer.
 
-20 weights, 1,000 data, a standard normal prior. With A = X^T X/tau + I the best diagonal Gaussian (in the
-ELBO) has the mean A^-1 X^T y/tau and the variances 1/A_ii                                               (1)
-What a mini-batch of B adds to the curvature's noise is governed by kappa = N/(B tau)                    (2)
+What a mini-batch of B adds to the curvature's noise is governed by kappa = N/(B tau)                    (1)
 (times 1 - B/N, as an epoch draws without replacement: the batch of all data adds none).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from bayescore.optim import ADVI, BaM, ProximalScore
-from bayescore.optim.base import Shell
 from bayescore_lab.engine import (
     Claim,
     Experiment,
     Figure,
+    Imported,
     Judgement,
-    Outcome,
     Profile,
     Record,
     Records,
@@ -33,10 +26,9 @@ from bayescore_lab.engine import (
 from bayescore_lab.engine.tables import Cell
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED, REPRODUCED
 
-__all__ = ["DATA", "DIM", "Errors", "learn_linear", "optimum", "problem"]
+__all__ = ["ADAM", "ARMS", "DATA", "DIM", "EXPERIMENT"]
 
 DATA, DIM = 1000, 20
-SHELLS: dict[str, Callable[..., Shell]] = {"proximal": ProximalScore, "advi": ADVI, "bam": BaM}
 ADAM = {"lr": 0.01}  # the weights are up to 2 away from where they start
 INNER = {"solver": "gradient", **ADAM}
 ARMS: dict[str, dict[str, Any]] = {
@@ -62,61 +54,6 @@ SETTINGS: dict[str, Any] = {
 QUICK: dict[str, Any] = {"long": {**SETTINGS["long"], "steps": 100}, "steps": 50}
 
 
-class Errors(NamedTuple):
-    """Relative errors of the sds, errors of the means in sds, and the optimizer that made them."""
-
-    sd: Tensor
-    mean: Tensor
-    optimizer: Shell
-
-
-def problem(seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, in float64."""
-    rng = torch.Generator().manual_seed(seed)
-    x = torch.randn(DATA, DIM, generator=rng, dtype=torch.float64)
-    weights = torch.randn(DIM, generator=rng, dtype=torch.float64)
-    return x, x @ weights + torch.randn(DATA, generator=rng, dtype=torch.float64)
-
-
-def optimum(temperature: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of (1)."""
-    x, y = problem(seed)
-    precision = x.T @ x / temperature + torch.eye(DIM, dtype=torch.float64)
-    return torch.linalg.solve(precision, x.T @ y / temperature), precision.diagonal().rsqrt()
-
-
-def learn_linear(
-    shell: Callable[..., Shell],
-    steps: int,
-    batch: int,
-    temperature: float = 1.0,
-    draws: int = 2,
-    *,
-    seed: int = 0,
-    at_optimum: bool = False,
-    **options: Any,
-) -> Errors:
-    """Learn in shuffled epochs with an exponentially falling rate, from means at zero or at the optimum."""
-    x, y = (v.float() for v in problem(seed))
-    mean, sd = optimum(temperature, seed)
-    p = torch.nn.Parameter(mean.float() if at_optimum else torch.zeros(DIM))
-    opt = shell([p], DATA, temperature=temperature, seed=seed, **options)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 1e-4 ** (1 / steps))
-    rng, order = torch.Generator().manual_seed(seed + 1), torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
-        if len(order) < batch:
-            order = torch.randperm(DATA, generator=rng)
-        rows, order = order[:batch], order[batch:]
-        for _ in range(draws):
-            with opt.sample():
-                p.grad = x[rows].T @ (x[rows] @ p.detach() - y[rows]) / batch
-        opt.step()
-        schedule.step()
-    state = opt.state[p]
-    wide, off = state["sd"].double() / sd - 1, (state["mean"].double() - mean) / sd
-    return Errors(wide, off, opt)
-
-
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
     s = {**SETTINGS, **settings}
     tasks = [s["long"]]
@@ -129,26 +66,8 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
     ]
 
 
-def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
-    for run in todo:
-        c = run.config
-        options = dict(c.get("options", {})) | ({"batch_size": c["batch"]} if c.get("sized") else {})
-        size = (c["steps"], c["batch"], c["temperature"], c["draws"])
-        try:
-            found = learn_linear(SHELLS[c["shell"]], *size, seed=run.seed, **options)
-        except FloatingPointError:
-            yield Outcome(run, {"learned": False}, c["steps"] * c["draws"], ended="diverged")
-            continue
-        status = found.optimizer.status
-        metrics: dict[str, Any] = {"learned": "precision learned" in status, "status": status}
-        for name, values in (("sd", found.sd), ("mean", found.mean)):
-            metrics[f"{name}_rms"] = float(values.square().mean().sqrt())
-            metrics[f"{name}_worst"] = float(values.abs().max())
-        yield Outcome(run, metrics, c["steps"] * c["draws"])
-
-
 def kappa(record: Record) -> float:
-    """(2)."""
+    """(1)."""
     return float(f"{DATA / (record.config['batch'] * record.config['temperature']):.1g}")
 
 
@@ -212,7 +131,7 @@ EXPERIMENT = Experiment(
         "paper": Profile(seeds=4, minutes=20, settings={}),
     },
     runs=runs,
-    execute=execute,
+    execute=Imported("bayescore_lab.experiments.networks.linear_fits:execute"),
     tables=tables,
     figures=figures,
     claims=(Claim("What the status calls learned has been learned.", "not in the paper", _honest(0.1)),),

@@ -19,8 +19,16 @@ from bayescore_lab.engine import (
     mean_interval,
 )
 from bayescore_lab.experiments.networks.mnist_arms import ARMS, PLAIN, arm_runs, execute
-from bayescore_lab.experiments.networks.mnist_drawing import OURS, Measure, differences_table, percent_figure
-from bayescore_lab.experiments.networks.mnist_rules import at_most, lower_mean, not_worse, similar
+from bayescore_lab.experiments.networks.mnist_results import (
+    OURS,
+    Measure,
+    at_most,
+    differences_table,
+    lower_mean,
+    not_worse,
+    percent_figure,
+    similar,
+)
 
 PERCENTAGES: dict[str, dict[str, Any]] = {
     "0.1": {},

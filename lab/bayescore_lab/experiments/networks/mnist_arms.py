@@ -1,4 +1,4 @@
-"""The arms of the MNIST experiment: their settings, chosen by `mnist-tuning`, and how a run is executed.
+"""The arms of the MNIST experiment, as plain data: their settings were chosen by `mnist-tuning`.
 
 Plain networks are trained once per percentage and seed and serve four arms: the first member alone, with its
 temperature scaled, with a Laplace approximation around it, and all five as a deep ensemble.
@@ -6,20 +6,26 @@ temperature scaled, with a Laplace approximation around it, and all five as a de
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import DataLoader, TensorDataset
+from bayescore_lab.engine import Imported, Run
 
-from bayescore.data import Split
-from bayescore.nn import Ensemble, PointPosterior, Posterior, fit_laplace
-from bayescore_lab.engine import Outcome, Run
-from bayescore_lab.experiments.networks.assess import assess
-from bayescore_lab.experiments.networks.learn import Learned, Schedule, learn, network
-from bayescore_lab.experiments.networks.split import mnist_split
+__all__ = [
+    "ARMS",
+    "DECAY_POWER",
+    "FROM_PLAIN",
+    "MEMBERS",
+    "PLAIN",
+    "TUNED",
+    "EpochBudget",
+    "arm_runs",
+    "execute",
+    "scaled",
+]
 
-__all__ = ["ARMS", "DECAY_POWER", "PLAIN", "TUNED", "arm_runs", "execute", "scaled"]
+execute = Imported("bayescore_lab.experiments.networks.mnist_fits:execute")
 
 MEMBERS = 5
 TUNED_AT = 1.0  # percent
@@ -113,6 +119,17 @@ ARMS: dict[str, Spec] = {
 FEW_SEEDS = {name: 2 for name in ARMS if name.endswith(("default settings", "no decay", "as printed"))}
 
 
+@dataclass(frozen=True)
+class EpochBudget:
+    """How long a run may take: epochs, validation every so many, stop after so many without improvement."""
+
+    epochs: int
+    every: int
+    patience: int
+    batch_size: int = 128
+    draws: int = 5
+
+
 def arm_runs(
     arms: Mapping[str, Spec], settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]
 ) -> list[Run]:
@@ -147,57 +164,5 @@ def scaled(options: Mapping[str, Any], percent: float, power: float = DECAY_POWE
     """
     if "weight_decay" not in options:
         return dict(options)
-    steps, chosen = (-(-round(600 * p) // Schedule.batch_size) for p in (percent, TUNED_AT))
+    steps, chosen = (-(-round(600 * p) // EpochBudget.batch_size) for p in (percent, TUNED_AT))
     return {**options, "weight_decay": options["weight_decay"] * (chosen / steps) ** power}
-
-
-def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
-    """Train what the runs need and test it."""
-    members: list[Learned] = []
-    for run in runs:
-        split = mnist_split(run.config["percent"], run.seed)
-        wanted = MEMBERS if run.method.startswith("Ensemble") else 1
-        if run.method in FROM_PLAIN:
-            while len(members) < wanted:
-                members.append(_learn(run, split, member=len(members)))
-            learned = members[0]
-            posterior = _from_plain(run.method, members, split)
-            steps = sum(one.steps for one in members[:wanted])
-        else:
-            learned = _learn(run, split)
-            posterior, steps = learned.posterior, learned.steps
-        yield _outcome(run, learned, posterior, steps)
-
-
-def _learn(run: Run, split: Split, member: int = 0) -> Learned:
-    c = run.config
-    seed = run.seed + 1000 * member  # members differ in their initial weights and in the order of batches
-    model = network(seed, tuple(c["hidden"]))
-    return learn(c["kind"], dict(c["options"]), split, model, seed, Schedule(**c["schedule"]))
-
-
-def _from_plain(method: str, members: Sequence[Learned], split: Split) -> Posterior | None:
-    points = [one.posterior for one in members]
-    point = points[0]
-    if not isinstance(point, PointPosterior):
-        return None
-    if method == PLAIN:
-        return point
-    validation = [(split.validation.x, split.validation.y)]
-    if method == "Plain, temperature":
-        return point.scaled(validation)
-    if method == "Laplace":
-        train = DataLoader(TensorDataset(split.train.x, split.train.y), batch_size=128)
-        with point.mean_() as model:
-            return fit_laplace(model, train, prior_sd="validation", validation=validation)
-    return Ensemble([one for one in points if one is not None])
-
-
-def _outcome(run: Run, learned: Learned, posterior: Posterior | None, steps: int) -> Outcome:
-    draws = int(run.config["options"].get("samples", 2 if run.config["kind"] == "bam" else 1))
-    metrics: dict[str, float] = {"epoch": learned.epoch, "steps": steps}
-    if posterior is None:
-        return Outcome(run, metrics, steps * draws, learned.trace, ended="diverged")
-    metrics |= {"validation_nll": learned.validation_nll} | assess(posterior, run.config.get("test_limit"))
-    ended = "ok" if math.isfinite(metrics["nll"]) else "diverged"
-    return Outcome(run, metrics, steps * draws, learned.trace, ended=ended)

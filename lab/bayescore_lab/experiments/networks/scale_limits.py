@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +20,7 @@ from bayescore_lab.engine import (
 )
 from bayescore_lab.engine.tables import Cell
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED, REPRODUCED
+from bayescore_lab.engine.workers import ask_once
 
 LARGEST = [1000, 1000, 1000]  # the paper's network
 LADDER: list[list[int]] = [[1], [2], [4], [8], [16], [32], [64], [1000], LARGEST]
@@ -59,24 +56,16 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
 
 
 def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
+    """Every run in a process of its own, which may not hold more than the limit."""
     for run in todo:
-        command = [
-            sys.executable,
-            "-m",
-            "bayescore_lab.experiments.networks.scale_worker",
-            json.dumps(dict(run.config)),
-        ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-        lines = done.stdout.splitlines()
-        if done.returncode == 1:  # a mistake in the program, not the end of the memory
-            raise RuntimeError(f"the process of {run.method} failed: {done.stderr.strip()[-300:]}")
-        if done.returncode or not lines:
-            words = f"the process ended with code {done.returncode}: {done.stderr.strip()[-200:]}"
+        done = ask_once("bayescore_lab.experiments.networks.scale_worker", run.config)
+        if done.code == 1:  # a mistake in the program, not the end of the memory
+            raise RuntimeError(f"the process of {run.method} failed: {done.errors[-300:]}")
+        if done.answer is None:
+            words = f"the process ended with code {done.code}: {done.errors[-200:]}"
             found: dict[str, Any] = {"ran": False, "reason": words, "seconds": 0.0}
         else:
-            found = json.loads(lines[-1])
+            found = dict(done.answer)
         seconds = found.pop("seconds")
         ended = "ok" if found["ran"] else "did not run"
         yield Outcome(run, found, int(run.config["steps"]), ended=ended, seconds=seconds)

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from bayescore.families import DiagonalGaussian, FullGaussian, LowRankGaussian
 from bayescore.families.base import Family
 from bayescore.inference.fitting import fit
-from bayescore.methods import by_name as method_by_name
 from bayescore.models import mlp
 from bayescore.targets import LogDensity
+from bayescore_lab.methods import low_dimensional_method
 
 __all__ = ["attempt", "network_posterior", "start"]
 
@@ -68,7 +68,7 @@ def attempt(config: dict[str, Any]) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         q0 = start(config["family"], target.dim)
-        method = method_by_name(config["method"])(**config["options"])
+        method = low_dimensional_method(config["method"], family=config["family"], **config["options"])
         result = fit(target, q0, method, steps=config["steps"], metrics={}, progress=False, check=False)
         finite = bool(result.family.flat().isfinite().all())
         found |= {"ran": finite, "reason": "" if finite else "the parameters are not finite"}

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayescore_lab.engine import Run
-from bayescore_lab.experiments.posteriordb.fits import per_iteration
+from bayescore_lab.engine import Imported, Run
 
-__all__ = ["EXACT", "MIXTURES", "NOISY", "arm", "grid"]
+__all__ = ["BEST", "EXACT", "LOST", "MIXTURES", "NOISY", "arm", "execute", "grid", "per_iteration"]
+
+execute = Imported("bayescore_lab.experiments.posteriordb.fits:execute")
+
+#: the negative ELBO of the best full Gaussian, all constants kept, from long runs
+BEST = {"diamonds": -3190.58, "arK": -57.88, "gp_pois_regr": 49.73, "low_dim_gauss_mix": 2117.07}
+LOST = 1e8  # nats above the best that a run which broke down counts as in a trace
 
 RATES = [0.003, 0.01, 0.03, 0.1]
 WIDE: dict[str, Any] = {"scale": 1.0}
@@ -74,3 +79,11 @@ def grid(
             cost = steps * (1 + len(config["learning_rates"]))
             runs += [Run(name, seed, config, group, cost) for seed in seeds]
     return runs
+
+
+def per_iteration(config: dict[str, Any]) -> int:
+    """Score calls of one iteration."""
+    options = config["options"]
+    if config["method"] in ("gsm", "bam"):
+        return int(options.get("batch", 2))
+    return int(options.get("samples", 1))

@@ -24,9 +24,8 @@ from bayescore_lab.engine import (
     plot_traces,
     shared_legend,
 )
-from bayescore_lab.experiments.posteriordb.arms import EXACT, MIXTURES, grid
+from bayescore_lab.experiments.posteriordb.arms import BEST, EXACT, MIXTURES, execute, grid
 from bayescore_lab.experiments.posteriordb.drawing import gap_axis, on, rates_table, worst_table
-from bayescore_lab.experiments.posteriordb.fits import BEST, execute
 
 ARMS = {**EXACT, **MIXTURES}
 SHOWN = ("Ours, N=2", "Ours, default", "ADVI", "GSM", "BaM", "BaM, BD")
@@ -44,8 +43,8 @@ NOTE = "Medians over seeds with 95 % intervals; 100,000 draws unless stated; cal
 
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
     chosen = {"calls": 10_000, "pilots": 2, "draws": 100_000, "posteriors": list(BEST), **settings}
-    settled = {key: chosen[key] for key in ("calls", "pilots", "draws")}
-    cases = [{"posterior": name, **settled} for name in chosen["posteriors"]]
+    shared = {key: chosen[key] for key in ("calls", "pilots", "draws")}
+    cases = [{"posterior": name, **shared} for name in chosen["posteriors"]]
     return grid(ARMS, cases, seeds, methods)
 
 

@@ -2,7 +2,8 @@
 
 The measure is the negative ELBO in nats above the best Gaussian of each posterior. Where a method has a
 learning rate, it is the default ("learning_rates": []) or the best of a grid on pilot seeds that no result
-uses, judged by the median final negative ELBO.
+uses, judged by the median final negative ELBO. Fit f of a batch has scores with noise at its own level,
+    s_hat(x_f) = s(x_f) + beta_f |s(x_f)|_inf e,   e ~ N(0, I)                  (1)
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import bayescore as bs
 from bayescore.families import FullGaussian, GaussianMixture
 from bayescore.families.base import Family
 from bayescore.initial.finding import Start
 from bayescore.metrics import ELBO
+from bayescore.rng import Streams
 from bayescore.targets.base import Target
 from bayescore_lab.engine import Outcome, Run
-from bayescore_lab.experiments.posteriordb.levels import NoiseLevels
+from bayescore_lab.experiments.posteriordb.arms import BEST, LOST, per_iteration
+from bayescore_lab.methods import low_dimensional_method
 
-__all__ = ["BEST", "POSTERIORS", "execute", "per_iteration"]
+__all__ = ["NoiseLevels", "execute"]
 
-#: the negative ELBO of the best full Gaussian, all constants kept, from long runs
-BEST = {"diamonds": -3190.58, "arK": -57.88, "gp_pois_regr": 49.73, "low_dim_gauss_mix": 2117.07}
 POSTERIORS = {name: f"{name}-{name}" for name in BEST}
 LEVELS = (0.2, 0.5, 2.0)
 TRACE_DRAWS, PRINTED_DRAWS, CHUNK = 500, 1000, 1000
@@ -35,7 +37,33 @@ RECORDS = {False: 40, True: 12}  # of a trace, with exact and with noisy scores
 ROUND = 500  # score calls: searches of nearly one length leave equally many iterations
 PILOT_SEEDS, PILOT_SHARE = 1000, 0.4  # pilots run a part of the iterations, schedules included
 IMPOSSIBLE = 2.0  # nats below the best Gaussian: a factor that has lost its digits, not a better fit
-LOST = 1e8  # nats above the best that a run which broke down counts as in a trace
+
+
+class NoiseLevels(Target):
+    """`target` with noisy scores (1), at level betas[f] > 0 in fit f of a batch.
+
+    Row f of a batch has the numbers that `NoisyScore(target, beta_f)` gives it.
+
+    Arguments:
+        target: the density that all fits share.
+        betas: a noise level for every fit.
+    """
+
+    name = "noise levels"
+    stochastic = True
+
+    def __init__(self, target: Target, betas: Sequence[float]) -> None:
+        self.target, self.dim, self.dtype, self.device = target, target.dim, target.dtype, target.device
+        self.betas = torch.tensor(betas, dtype=target.dtype, device=target.device)[:, None, None]
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self.target.log_prob(x)
+
+    def score(self, x: Tensor, streams: Streams | None = None) -> Tensor:
+        if streams is None:
+            raise TypeError("a noisy score needs `streams`, the random numbers of the fit")
+        exact = self.target.score(x)
+        return exact + self.betas * exact.abs().amax(-1, keepdim=True) * streams.normal(*x.shape[1:])  # (1)
 
 
 def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
@@ -64,14 +92,6 @@ def _execute(runs: Sequence[Run]) -> Iterator[Outcome]:
 
 def _beta(run: Run) -> float:
     return float(run.config.get("beta", 0.0))
-
-
-def per_iteration(config: dict[str, Any]) -> int:
-    """Score calls of one iteration."""
-    options = config["options"]
-    if config["method"] in ("gsm", "bam"):
-        return int(options.get("batch", 2))
-    return int(options.get("samples", 1))
 
 
 @cache
@@ -155,7 +175,7 @@ def _together(
     options = dict(config["options"])
     if rate is not None:
         options["learning_rate"] = rate
-    method = bs.methods.by_name(config["method"])(**options)
+    method = low_dimensional_method(config["method"], **options)
     exact = _target(config["posterior"])
     betas = [beta for _, beta in jobs]
     records = RECORDS[any(betas)]

@@ -28,9 +28,8 @@ from bayescore_lab.engine import (
     shared_legend,
 )
 from bayescore_lab.engine.tables import Cell
-from bayescore_lab.experiments.posteriordb.arms import NOISY, grid
+from bayescore_lab.experiments.posteriordb.arms import BEST, LOST, NOISY, execute, grid
 from bayescore_lab.experiments.posteriordb.drawing import gap_axis, on, rates_table, worst_table
-from bayescore_lab.experiments.posteriordb.fits import BEST, LOST, execute
 
 BETAS = [0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0]
 METRICS = {
@@ -49,9 +48,9 @@ SHOWN = ("Ours, N=2", "Ours, default", *(arm for arms in PEERS.values() for arm 
 
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
     chosen = {"iterations": 5000, "pilots": 2, "draws": 20_000, **settings}
-    settled = {key: chosen[key] for key in ("iterations", "pilots", "draws")}
+    shared = {key: chosen[key] for key in ("iterations", "pilots", "draws")}
     cases = [
-        {"posterior": name, "beta": beta, **settled}
+        {"posterior": name, "beta": beta, **shared}
         for name in settings.get("posteriors", BEST)
         for beta in settings.get("betas", BETAS)
     ]

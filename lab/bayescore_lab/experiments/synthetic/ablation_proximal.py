@@ -24,9 +24,8 @@ from bayescore_lab.engine import (
     plot_points,
     significance_table,
 )
-from bayescore_lab.experiments.synthetic.arms import arm, grid
+from bayescore_lab.experiments.synthetic.arms import arm, execute, grid
 from bayescore_lab.experiments.synthetic.drawing import MIXTURE_METRICS, kl_tables
-from bayescore_lab.experiments.synthetic.fits import execute
 from bayescore_lab.experiments.synthetic.mixture import QUICK, setting
 
 SCHEDULES: dict[str, Any] = {"t/T": "linear", "0": 0.0, "0.5": 0.5, "1": 1.0, "1-t/T": "reverse"}

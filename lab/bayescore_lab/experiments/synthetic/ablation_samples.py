@@ -24,9 +24,8 @@ from bayescore_lab.engine import (
     plot_traces,
     shared_legend,
 )
-from bayescore_lab.experiments.synthetic.arms import arm, grid
+from bayescore_lab.experiments.synthetic.arms import arm, execute, grid
 from bayescore_lab.experiments.synthetic.drawing import LINES, kl_tables
-from bayescore_lab.experiments.synthetic.fits import execute
 from bayescore_lab.experiments.synthetic.mixture import QUICK, setting
 
 LOCATION = "Sec. 5.6"

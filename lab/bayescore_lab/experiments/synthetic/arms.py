@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayescore_lab.engine import Run
+from bayescore_lab.engine import Imported, Run
 
-__all__ = ["ADVI", "BAM", "GSM", "GUMBEL", "LEARNING_RATES", "OURS", "STRATIFIED", "arm", "grid"]
+__all__ = ["ADVI", "BAM", "GSM", "GUMBEL", "LEARNING_RATES", "OURS", "STRATIFIED", "arm", "execute", "grid"]
+
+execute = Imported("bayescore_lab.experiments.synthetic.fits:execute")
 
 #: what the pilot of every method with a step size chooses from (the paper: between 1e-3 and 1e-1)
 LEARNING_RATES = (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -36,8 +38,6 @@ ADVI = arm("advi")
 GUMBEL = arm("advi", mixture="gumbel", temperature=0.05)
 GSM = arm("gsm", tuned=False, steps=500)
 BAM = arm("bam", tuned=False, steps=500)
-
-
 STRATIFIED = arm("advi", mixture="stratified")
 
 

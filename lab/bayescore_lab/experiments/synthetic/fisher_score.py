@@ -17,9 +17,8 @@ from bayescore_lab.engine import (
     all_of,
     ratio_within,
 )
-from bayescore_lab.experiments.synthetic.arms import OURS, arm, grid
+from bayescore_lab.experiments.synthetic.arms import OURS, arm, execute, grid
 from bayescore_lab.experiments.synthetic.drawing import kl_figure, kl_tables
-from bayescore_lab.experiments.synthetic.fits import execute
 from bayescore_lab.experiments.synthetic.gaussian import GAUSSIAN
 
 LOCATION = "Appendix D.5, table of Fisher and Score"

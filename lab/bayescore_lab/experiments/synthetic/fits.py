@@ -1,4 +1,4 @@
-"""Executing a group: tune on pilot targets, fit all seeds as one batch, measure.
+"""How a group of synthetic runs is executed: tune on pilot targets, fit all seeds as one batch, measure.
 
 forward KL    closed form for a Gaussian target, else over 100,000 fixed exact draws per target
 as printed    the same over 500 draws, as in the paper (standard error about sqrt(2 KL/500))
@@ -23,6 +23,7 @@ from bayescore.inference.result import Outcome as Outcomes
 from bayescore.metrics import ForwardKL, parameter_errors
 from bayescore.targets.gaussians import Known
 from bayescore_lab.engine import Outcome, Run
+from bayescore_lab.methods import low_dimensional_method
 
 __all__ = ["execute"]
 
@@ -101,7 +102,7 @@ def _fit(config: dict[str, Any], seeds: Sequence[int], rate: float | None) -> li
         options["learning_rate"] = rate
         if config["method"] == "proximal":  # a tuned arm is the paper's algorithm unless it says otherwise
             options.setdefault("metric", "euclidean")
-    method = bs.methods.by_name(config["method"])(**options)
+    method = low_dimensional_method(config["method"], **options)
     targets = [_target(config, seed) for seed in seeds]
     batch = type(targets[0]).stack(targets)
     metrics: dict[str, Any] = {"forward_kl": ForwardKL(batch, config["trace_draws"], seed=1)}

@@ -18,9 +18,8 @@ from bayescore_lab.engine import (
     all_of,
     below,
 )
-from bayescore_lab.experiments.synthetic.arms import ADVI, BAM, GSM, OURS, arm, grid
+from bayescore_lab.experiments.synthetic.arms import ADVI, BAM, GSM, OURS, arm, execute, grid
 from bayescore_lab.experiments.synthetic.drawing import SETTING, kl_figure, kl_tables
-from bayescore_lab.experiments.synthetic.fits import execute
 
 ARMS = {
     "Ours": OURS,

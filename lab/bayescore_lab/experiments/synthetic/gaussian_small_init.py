@@ -24,9 +24,8 @@ from bayescore_lab.engine import (
     plot_traces,
     shared_legend,
 )
-from bayescore_lab.experiments.synthetic.arms import ADVI, BAM, GSM, OURS, arm, grid
+from bayescore_lab.experiments.synthetic.arms import ADVI, BAM, GSM, OURS, arm, execute, grid
 from bayescore_lab.experiments.synthetic.drawing import LINES, MEDIANS, rates_table
-from bayescore_lab.experiments.synthetic.fits import execute
 from bayescore_lab.experiments.synthetic.gaussian import GAUSSIAN
 
 ARMS = {

@@ -20,9 +20,8 @@ from bayescore_lab.engine import (
     mostly,
     ratio_within,
 )
-from bayescore_lab.experiments.synthetic.arms import BAM, GSM, GUMBEL, OURS, STRATIFIED, arm, grid
+from bayescore_lab.experiments.synthetic.arms import BAM, GSM, GUMBEL, OURS, STRATIFIED, arm, execute, grid
 from bayescore_lab.experiments.synthetic.drawing import MIXTURE_METRICS, SETTING, kl_figure, kl_tables
-from bayescore_lab.experiments.synthetic.fits import execute
 
 Spec = dict[str, Any]
 

@@ -1,0 +1,64 @@
+"""From the words of a config to the library's methods and optimizers: the lab makes them nowhere else.
+
+Records are matched by their configs, so a config keeps the words it was recorded with, whatever the library
+calls the same thing later; they are translated here. In those words "proximal" is four methods:
+
+    solver="exact"                              methods.ProximalRidge, optim.ProximalScore
+    metric="covariance", or neither for a       methods.WhitenedDescent
+        full or diagonal Gaussian
+    metric="euclidean", or any other family     methods.ProximalDescent
+    solver="gradient" for a network             optim.ProximalDescent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bayescore import methods, optim
+from bayescore.optim.base import BayesianOptimizer
+
+__all__ = ["low_dimensional_method", "network_optimizer"]
+
+_WORDS = {"learning_rate": "lr", "samples": "draws", "batch": "draws", "decay": "schedule"}
+_INNER_STEPS = 20  # N of every arm that does not say it, but for normalised descent
+
+
+def low_dimensional_method(name: str, *, family: str = "full", **recorded: Any) -> methods.Method:
+    """A method that moves a family, by the recorded name and options.
+
+    Arguments:
+        family: which kind it moves; "proximal" without a metric depends on it.
+    """
+    options = _translated(recorded)
+    if name != "proximal":
+        return methods.by_name(name)(**options)
+    solver, metric = options.pop("solver", "gradient"), options.pop("metric", None)
+    if solver == "exact":
+        return methods.ProximalRidge(**options)
+    if metric == "covariance" or (metric is None and family in ("full", "diagonal")):
+        if "optimizer" in options:
+            options.setdefault("inner_steps", _INNER_STEPS)
+        return methods.WhitenedDescent(**options)
+    return methods.ProximalDescent(**options)
+
+
+def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorded: Any) -> BayesianOptimizer:
+    """An optimizer of a network's weights, by the recorded name and options."""
+    options = _translated(recorded)
+    solver, published = options.pop("solver", "exact"), options.pop("published", False)
+    kinds: dict[str, type[BayesianOptimizer]] = {
+        "proximal": optim.ProximalScore if solver == "exact" else optim.ProximalDescent,
+        "advi": optim.ADVI,
+        "bam": optim.BaM if published else optim.PairedBaM,
+        "sgld": optim.SGLD,
+    }
+    kind: Any = kinds[name]
+    if "batch_size" not in kind.options():  # an arm says it whatever its method
+        options.pop("batch_size", None)
+    optimizer: BayesianOptimizer = kind(params, num_data=num_data, **options)
+    return optimizer
+
+
+def _translated(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    return {_WORDS.get(word, word): value for word, value in recorded.items()}
