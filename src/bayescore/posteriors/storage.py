@@ -1,4 +1,4 @@
-"""The file of a posterior: safetensors with a JSON header that says what the tensors are; never a pickle.
+"""The file of a posterior: safetensors with a JSON header that says what the tensors are; nothing is pickled.
 
     header   format, kind, config of the kind, likelihood, shapes of the module's tensors
     tensors  random.<what>.<parameter>   what the distribution consists of, such as mean and sd
