@@ -197,7 +197,7 @@ def test_the_network_takes_the_steps_of_the_functional_method(
     if size == "large":  # its draw is kept from the block to the step
         monkeypatch.setattr("bayescore.optim.engine.SMALL", DIM)
     if name == "advi" and data > 1:  # the one number with units: 1e-8 beside a gradient of the mean loss
-        monkeypatch.setattr("bayescore.rules.advi.adam", lambda *moments: adam_moments(*moments, 0.0))
+        monkeypatch.setattr("bayescore.rules.advi.adam_moments", lambda *moments: adam_moments(*moments, 0.0))
     twins = PAIRS[name]
     expected, noise = functional_path(method_of(twins, draws), dtype)
     assert not torch.allclose(expected[-1][0], expected[0][0], atol=1e-3)
