@@ -20,8 +20,7 @@ help: ## print this list
 	@echo "Variables: PYTHON=$(PYTHON) (3.11 or newer), VENV=$(VENV), WORKERS=$(WORKERS) (test processes)"
 
 demo: $(VENV)/.installed-demo ## train three small networks, print a table, draw demo/demo.png; downloads no data
-	$(call heading,demo)
-	@mkdir -p demo
+	$(call heading,examples/demo.py)
 	$(BIN)/python examples/demo.py
 
 test: lint docs unit ## every check: lint, format, types, import layers, docs, tests

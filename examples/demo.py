@@ -1,11 +1,11 @@
 """The demonstration: three networks that learn to read digits, and whether they know what they do not know.
 
-    python -m demo        writes demo/demo.png
+    python examples/demo.py        # prints a table, writes demo/demo.png
 
 A perceptron learns the digits 0 to 7 from 200 of scikit-learn's images: as a plain network, by ADVI, and by
-proximal score matching with the paper's inner loop, the last two at a temperature of 0.1, all else by
-default. The eights and nines are
-never shown in training: a network that knows what it has seen is less certain about them.
+proximal score matching with the paper's inner loop. The last two run at a temperature of 0.1; all other
+options keep their defaults. The eights and nines are never shown in training: a network that knows what it
+has seen is less certain about them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bayescore.data import Images, images, split
 from bayescore.metrics import evaluate
 from bayescore.models import mlp
 from bayescore.nn import ClassPrediction, fit
-from bayescore.plotting.calibration import draw_reliability
+from bayescore.plotting import draw_reliability
 from bayescore.plotting.style import figure_style, looks
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ PLACE = Path("demo/demo.png")
 METHODS: dict[str, dict[str, Any]] = {
     "plain network": {"method": "plain"},
     "ADVI": {"method": "advi", "temperature": 0.1},
-    "ProximalScore": {"method": "proximal", "solver": "gradient", "temperature": 0.1},
+    "ProximalDescent": {"method": "descent", "temperature": 0.1},
 }
 COLUMNS: dict[str, Callable[[dict[str, float]], str]] = {
     "accuracy": lambda s: f"{100 * (1 - s['error']):.1f} %",
@@ -69,7 +69,7 @@ def digits() -> tuple[Images, Images, Images]:
 
 
 def demonstrate(epochs: int = EPOCHS) -> dict[str, Reader]:
-    """The three networks by name, from the same weights and the same images."""
+    """Train the three networks, from the same initial weights and on the same images."""
     train, test, unseen = digits()
     found = {}
     for name, options in METHODS.items():
@@ -77,8 +77,9 @@ def demonstrate(epochs: int = EPOCHS) -> dict[str, Reader]:
             torch.manual_seed(0)
             model = mlp(64, HIDDEN, KNOWN)
         trained = fit(model, _loader(train), epochs=epochs, progress=False, **options)
-        known, strange = (trained.predict(part.x, DRAWS) for part in (test, unseen))
-        found[name] = Reader(known, strange, evaluate(known, test.y, strange), trained.seconds)
+        on_known, on_unseen = (trained.predict(part.x, DRAWS) for part in (test, unseen))
+        scores = evaluate(on_known, test.y, on_unseen)
+        found[name] = Reader(on_known, on_unseen, scores, trained.seconds)
     return found
 
 
@@ -99,25 +100,25 @@ def make_table(readers: Mapping[str, Reader]) -> Table:
 
 
 def picture(readers: Mapping[str, Reader]) -> Figure:
-    """Reliability diagrams; the digits that ProximalScore is least certain about; the unseen ones."""
+    """Reliability diagrams; the digits that ProximalDescent is least certain about; the unseen ones."""
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise ImportError("the picture needs matplotlib: pip install 'bayescore[plot]'") from missing
     _, test, unseen = digits()
-    last = readers["ProximalScore"]
+    last = readers["ProximalDescent"]
     with figure_style():
         figure = Figure(figsize=(8.6, 6.2), layout="constrained")
         rows: Any = figure.subfigures(3, 1, height_ratios=(2.3, 1.25, 1.25))
         above, middle, below = rows
-        above.suptitle("Said with confidence, and how often true: digits 0 to 7 from 200 images")
+        above.suptitle("Confidence, and how often it was right: digits 0 to 7 from 200 images")
         panels = above.subplots(1, len(readers), sharey=True)
         for axes, (name, reader) in zip(panels, readers.items(), strict=True):
             draw_reliability(axes, reader.known.probs, test.y, bins=10, colour=looks(readers)[name].colour)
             axes.set_title(f"{name}, {100 * (1 - reader.scores['error']):.1f} % right")
             axes.set_xlabel("confidence")
         panels[0].set_ylabel("accuracy")
-        middle.suptitle("What ProximalScore is least certain about")
+        middle.suptitle("What ProximalDescent is least certain about")
         _row(middle.subplots(1, 8), test, last.known)
         below.suptitle("What it has never seen: eights and nines")
         _row(below.subplots(1, 8), unseen, last.unseen)
@@ -133,9 +134,11 @@ def _row(panels: Any, part: Images, prediction: ClassPrediction) -> None:
 def _image(axes: Axes, part: Images, prediction: ClassPrediction, index: int) -> None:
     share, classes = prediction.probs[index].topk(2)
     axes.imshow(part.x[index].numpy(), cmap="gray_r")
-    said = ", ".join(f"{int(k)}: {100 * float(p):.0f} %" for k, p in zip(classes, share, strict=True))
+    classes_and_shares = ", ".join(
+        f"{int(k)}: {100 * float(p):.0f} %" for k, p in zip(classes, share, strict=True)
+    )
     axes.set_title(f"a {int(part.y[index])}", fontsize=9)
-    axes.set_xlabel(said, fontsize=8)
+    axes.set_xlabel(classes_and_shares, fontsize=8)
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
 
@@ -146,12 +149,12 @@ def main() -> None:
     out.print(f"Three networks learn the digits 0 to 7 from {TRAIN} images of scikit-learn's ...")
     readers = demonstrate()
     out.print(make_table(readers))
-    count = len(readers["ProximalScore"].known.probs)
+    count = len(readers["ProximalDescent"].known.probs)
     out.print(f"\nTested on {count} other images; ECE: top label, 15 bins; lower is better for NLL and ECE.")
+    out.print("ADVI and ProximalDescent at temperature 0.1, one seed: an illustration, not a comparison.")
     out.print(
-        "ADVI and ProximalScore at a temperature of 0.1, one seed: an illustration, no comparison of methods."
+        "OOD AUROC: how well the entropy tells the eights and nines, never seen, from the other digits."
     )
-    out.print("OOD AUROC: how well the entropy tells the eights and nines, never seen, from the rest.")
     PLACE.parent.mkdir(exist_ok=True)
     picture(readers).savefig(PLACE, dpi=110)
     out.print(f"wrote {PLACE}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -12,11 +15,12 @@ import pytest
 import torch
 
 import bayescore as bs
-from bayescore.cli import errors, main
-from bayescore.cli import fit as fit_module
+from bayescore import cli
+from bayescore.cli import main, names, terminal, train
 from bayescore.families import FAMILIES
 from bayescore.inference.result import Outcome
 from bayescore.methods import METHODS
+from bayescore.nn.methods import METHODS as NETWORK_METHODS
 from bayescore.targets import NAMED
 
 MODEL = """
@@ -55,17 +59,17 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit banana --family ful", "did you mean 'full'"),
         ("fit banana --method bma", "did you mean 'bam'"),
         ("fit banana --famly full", "--family"),
-        ("fit banana --method proximal --set inner_step=3", "did you mean 'inner_steps'"),
-        ("fit banana --method proximal --set clip", "key=value; got 'clip'"),
-        ("fit banana --method proximal --set clip=far", "clip takes a number or none; got 'far'"),
-        ("fit banana --method proximal --set reset=maybe", "reset takes true or false; got 'maybe'"),
-        ("fit banana --method proximal --samples 3 --set samples=4", "samples is given twice"),
+        ("fit banana --method descent --set inner_step=3", "did you mean 'inner_steps'"),
+        ("fit banana --method descent --set clip", "key=value; got 'clip'"),
+        ("fit banana --method descent --set clip=far", "clip takes a number or none; got 'far'"),
+        ("fit banana --method descent --set reset=maybe", "reset takes true or false; got 'maybe'"),
+        ("fit banana --method descent --draws 3 --set draws=4", "draws is given twice"),
         ("fit banana --set clip=2", "--set belongs to one method, and auto chooses its own"),
-        ("fit banana --samples 3", "--samples belongs to one method"),
+        ("fit banana --draws 3", "--draws belongs to one method"),
         ("fit banana --data data.json", "--data belongs to a Stan program; the target here is banana"),
         ("fit banana --program model.stan", "--program belongs to posteriordb:NAME"),
         ("fit model.stan --dim 3", "--dim belongs to a function or a ready-made target"),
-        ("fit banana --method gsm --learning-rate 1", "GSM has no learning rate"),
+        ("fit banana --method gsm --lr 1", "GSM has no learning rate"),
         ("fit banana --method bam --family mixture", "BaM cannot fit a GaussianMixture"),
         ("fit banana --method fisher --noise 1", "Fisher differentiates the score"),
         ("fit banana --rank 2", "--rank belongs to --family low-rank"),
@@ -75,10 +79,10 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit banana --scale=wide", "got 'wide'"),
         ("fit banana --scale 0", "scale must be positive; got 0"),
         ("fit banana --noise -1", "not negative; got -1"),
-        ("fit banana --draws 10", "--output"),
-        ("fit banana --resample", "--output"),
+        ("fit banana --output-draws 10", "--output fit.nc"),
+        ("fit banana --resample", "--output fit.nc"),
         ("fit banana --output fit.csv", "must end in .nc or .safetensors; got 'fit.csv'"),
-        ("fit banana --output fit.safetensors --draws 9", "--draws goes with"),
+        ("fit banana --output fit.safetensors --output-draws 9", "--output-draws goes with"),
         ("fit banana --output nowhere/fit.nc", "there is no folder nowhere"),
         ("fit banana --output model.py/fit.nc", "there is no folder model.py"),
         ("fit banana --plot .", "is a folder"),
@@ -137,9 +141,9 @@ def test_a_file_that_does_not_import_is_told_with_its_line(run, tmp_path):
 
 
 def test_the_shell_gives_the_numbers_of_the_library(run):
-    settings = "--method proximal --samples 2 --set inner_steps=4 --set alpha=0.5"
+    settings = "--method descent --draws 2 --set inner_steps=4 --set alpha=0.5"
     run(f"fit gaussian --dim 2 --steps 30 --seed 3 {settings} --output a.safetensors")
-    method = bs.methods.ProximalScore(inner_steps=4, samples=2, alpha=0.5)
+    method = bs.methods.ProximalDescent(inner_steps=4, draws=2, alpha=0.5)
     target = bs.targets.by_name("gaussian", 2)
     own = bs.fit(target, bs.families.FullGaussian.init(2), method, steps=30, seed=3)
     saved = bs.Fit.load("a.safetensors")
@@ -149,14 +153,14 @@ def test_the_shell_gives_the_numbers_of_the_library(run):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_can_be_named(run, family):
-    code, out, _ = run(f"fit gaussian --family {family} --method proximal --steps 2 --set inner_steps=1")
+    code, out, _ = run(f"fit gaussian --family {family} --method descent --steps 2 --set inner_steps=1")
     assert code in (0, 1)  # two steps may make things worse
     assert FAMILIES[family].__name__ in out
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_named(run, method):
-    code, out, _ = run(f"fit gaussian --method {method} --samples 3 --steps 5")
+    code, out, _ = run(f"fit gaussian --method {method} --draws 3 --steps 5")
     assert code in (0, 1)
     assert "score calls 15" in out
 
@@ -167,7 +171,7 @@ def test_every_target_can_be_named_with_its_dimension(run, target):
 
 
 def test_draws_are_written_for_arviz(run):
-    code, out, _ = run("fit gaussian --dim 2 --method bam --steps 30 --output fit.nc --draws 123")
+    code, out, _ = run("fit gaussian --dim 2 --method bam --steps 30 --output fit.nc --output-draws 123")
     assert code == 0
     assert "wrote fit.nc" in out
     assert arviz.from_netcdf("fit.nc").posterior["theta"].shape == (1, 123, 2)
@@ -195,11 +199,13 @@ def test_a_fit_that_got_worse_exits_with_1(run):
 
 
 def test_an_interrupted_fit_is_shown_written_and_exits_with_130(run, tmp_path, monkeypatch):
+    fit = bs.fit
+
     def interrupted(*arguments, **options):
-        done = bs.fit(*arguments, **options)
+        done = fit(*arguments, **options)
         return dataclasses.replace(done, outcome=Outcome.INTERRUPTED, status="interrupted at step 5 of 9")
 
-    monkeypatch.setattr(fit_module, "fit", interrupted)
+    monkeypatch.setattr(bs, "fit", interrupted)
     code, out, _ = run("fit banana --method bam --steps 9 --output fit.safetensors")
     assert code == 130
     assert "interrupted at step 5" in out
@@ -210,14 +216,14 @@ def test_a_factorisation_that_fails_is_a_failed_fit(run, monkeypatch):
     def broken(*arguments, **options):
         raise torch.linalg.LinAlgError("the factorisation did not converge")
 
-    monkeypatch.setattr(fit_module, "fit", broken)
+    monkeypatch.setattr(bs, "fit", broken)
     code, out, err = run("fit banana")
     assert (code, out) == (1, "")
     assert err == "error: the fit failed: the factorisation did not converge\n"
 
 
 def test_files_are_checked_before_the_fit_starts(run, monkeypatch):
-    monkeypatch.setattr(fit_module, "fit", lambda *a, **k: pytest.fail("the fit was started"))
+    monkeypatch.setattr(bs, "fit", lambda *a, **k: pytest.fail("the fit was started"))
     for option in ("--output nowhere/fit.nc", "--plot nowhere/fit.png"):
         assert run(f"fit banana {option}")[0] == 2
 
@@ -246,7 +252,7 @@ def test_memory_that_is_not_there_is_a_sentence(run, monkeypatch):
 
 
 def test_warnings_are_sentences_whatever_their_kind(capsys):
-    with errors.spoken_warnings():
+    with terminal.warnings_as_sentences():
         warnings.warn("this needs 2 GB", ResourceWarning, stacklevel=1)
     assert capsys.readouterr().err == "warning: this needs 2 GB\n"
 
@@ -262,21 +268,138 @@ def test_list_names_everything_with_a_sentence(run):
     assert "banana" not in only
 
 
-def test_list_needs_no_extra_and_imports_no_experiment():
-    code = """
+def test_names_are_read_from_the_source_as_the_library_registers_them():
+    assert names.targets() == {name: line for name, (line, _) in NAMED.items()}
+    for found, registry in ((names.families(), FAMILIES), (names.methods(), {"auto": None, **METHODS})):
+        assert list(found) == list(registry)
+        for name, kind in registry.items():
+            if kind is not None:
+                text = sys.modules[kind.__module__].__doc__.strip()
+                assert found[name] == " ".join(text.split("\n\n")[0].split())
+
+
+def shell(words, **environment):
+    """The command in a process of its own, which says on standard error what it has imported."""
+    code = f"""
 import sys
-for name in ("arviz", "matplotlib", "scipy", "zuko"):
+for name in ("arviz", "zuko"):
     sys.modules[name] = None
 from bayescore.cli import main
 try:
-    main(["list"])
+    main({words!r})
 finally:
-    late = [name for name in sys.modules if name.startswith(("bayescore_lab.engine", "bayescore_lab.bench"))]
-    print("imported too early:", *late, file=sys.stderr)
+    slow = ("torch", "numpy", "scipy", "matplotlib", "safetensors", "bayescore_lab")
+    print("imported:", *(name for name in slow if name in sys.modules), file=sys.stderr)
+"""
+    given = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=given)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Usage: bayescore"),
+        (["--help"], "reproduce"),
+        (["--version"], bs.__version__),
+        (["list"], "banana"),
+        (["list", "methods"], "bam"),
+        (["cite"], "2602.05873"),
+        (["fit", "--help"], "low-rank"),
+        (["train", "--help"], "--fraction"),
+    ],
+    ids=" ".join,
+)
+def test_words_alone_wait_for_neither_torch_nor_the_lab(words, said):
+    done = shell(words)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert done.stderr == "imported:\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("bayescore ", ["fit", "train", "list", "cite", "reproduce", "report", "bench"]),
+        ("bayescore fit ", list(NAMED)),
+        ("bayescore fit ba", ["banana"]),
+        ("bayescore fit model.s", []),  # nothing of ours: the shell completes file names
+        ("bayescore fit banana --family ", list(FAMILIES)),
+        ("bayescore fit banana --method ", ["auto", *METHODS]),
+        ("bayescore fit banana --fam", ["--family"]),
+        ("bayescore train --data ", ["mnist", "digits"]),
+        ("bayescore list ", ["targets", "families", "methods"]),
+        ("bayescore bench ", []),
+    ],
+)
+def test_completion_waits_for_neither_torch_nor_the_lab(line, completed):
+    words = line.split(" ")
+    request = {"_BAYESCORE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = shell([], **request)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == completed
+    assert done.stderr == "imported:\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not on the PATH")
+def test_completion_can_be_shown_and_installed(tmp_path):
+    def in_bash(option):
+        code = f"from bayescore.cli import main; main([{option!r}])"
+        line = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}; exit $?"  # bash stays the parent
+        home = {**os.environ, "HOME": str(tmp_path)}
+        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=home)
+
+    shown, installed = in_bash("--show-completion"), in_bash("--install-completion")
+    assert (shown.returncode, installed.returncode) == (0, 0)
+    assert "complete -o default -F _bayescore_completion bayescore" in shown.stdout
+    script = tmp_path / ".bash_completions" / "bayescore.sh"
+    assert script.read_text().strip() == shown.stdout.strip()
+    assert str(script) in (tmp_path / ".bashrc").read_text()
+
+
+def test_words_of_the_help_of_train_are_those_of_the_library():
+    assert set(train.DATA_SETS) == set(bs.data.IMAGE_SETS) - {"fashion_mnist"}
+    assert set(train.METHODS) == set(NETWORK_METHODS)
+
+
+@pytest.mark.parametrize("command", ["reproduce", "report", "bench"])
+@pytest.mark.parametrize("words", [[], ["--help"], ["fit"]])
+def test_a_command_of_the_lab_without_the_lab_says_what_to_install(command, words):
+    code = f"""
+import sys
+sys.modules["bayescore_lab"] = None
+from bayescore.cli import main
+main({[command, *words]!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: `bayescore {command}` comes with the package bayescore-lab")
+    assert done.stderr.endswith("pip install ./lab\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_without_the_lab_still_lists_its_commands():
+    code = """
+import sys
+sys.modules["bayescore_lab"] = None
+from bayescore.cli import main
+main(["--help"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
-    assert done.stderr == "imported too early:\n"
+    for command in ("reproduce", "report", "bench"):
+        (line,) = [line for line in done.stdout.splitlines() if line.strip("│ ").split()[:1] == [command]]
+        assert len(line.split()) > 5
+
+
+@pytest.mark.parametrize("command", ["reproduce", "report", "bench"])
+def test_help_says_of_the_lab_what_the_lab_says_of_itself(run, command):
+    ours, theirs = (
+        " ".join(run(words)[1].replace("│", " ").split()) for words in ("--help", f"{command} --help")
+    )
+    line = cli._LAB[command][0]
+    assert line in ours
+    assert line in theirs
 
 
 def test_cite_gives_the_paper_and_this_version(run):
@@ -295,7 +418,7 @@ def test_version_is_that_of_the_package(run):
 def test_help_names_every_command(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("fit", "list", "cite", "bench", "reproduce", "report"):
+    for command in ("fit", "train", "list", "cite", "bench", "reproduce", "report"):
         assert command in out
 
 

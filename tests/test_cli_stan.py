@@ -87,10 +87,8 @@ def folder(tmp_path):
 @stan
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")  # LOO of twelve data
 def test_a_program_with_its_data_gives_a_diagnosed_fit_in_arviz(run, tmp_path):
-    line = (
-        "fit everything.stan --data data0.json --family full --method bam --samples 32 --steps 60 --draws 400"
-    )
-    code, out, _ = run(f"{line} --output fit.nc --plot marginals.png")
+    line = "fit everything.stan --data data0.json --family full --method bam --draws 32 --steps 60"
+    code, out, _ = run(f"{line} --output fit.nc --output-draws 400 --plot marginals.png")
     assert code == 0
     for words in ("BaM, FullGaussian, everything.stan in 21 dimensions", "ELBO", "±", "k-hat", "verdict"):
         assert words in out
@@ -216,7 +214,7 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(run, tmp_path, mon
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_compile(run, monkeypatch):
-    monkeypatch.setattr("bayescore.cli.densities.Stan", lambda *_: pytest.fail("the program was read"))
+    monkeypatch.setattr("bayescore.cli.choose.Stan", lambda *_: pytest.fail("the program was read"))
     for option in ("--output nowhere/fit.nc", "--plot nowhere/m.png", "--output fit.txt", "--method baam"):
         assert run(f"fit everything.stan --data data0.json {option}")[0] == 2
 

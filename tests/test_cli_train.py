@@ -19,7 +19,7 @@ SMALL = [
     "0.1",
     "--batch-size",
     "32",
-    "--samples",
+    "--draws",
     "3",
 ]
 

@@ -120,11 +120,12 @@ def test_design_page_draws_the_layers_that_are_checked():
     assert drawn == next(contract["layers"] for contract in contracts if contract["type"] == "layers")
 
 
-def test_command_page_names_every_option_of_fit(capsys):
+@pytest.mark.parametrize(("command", "least"), [("fit", 15), ("train", 10)])
+def test_command_page_names_every_option(command, least, capsys):
     with pytest.raises(SystemExit):
-        main(["fit", "--help"])
+        main([command, "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
-    assert len(options) > 15
+    assert len(options) > least
     page = (ROOT / "docs" / "api" / "cli.md").read_text()
     assert {option for option in options if f"`{option}" not in page} == set()
 

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayescore import data, families, methods, metrics, nn, optim, targets
+    from bayescore import data, families, methods, metrics, nn, optim, plotting, targets
     from bayescore.inference.fitting import fit, fit_many, resume
     from bayescore.inference.result import Fit
     from bayescore.inference.stopping import Plateau
@@ -36,6 +36,7 @@ __all__ = [
     "metrics",
     "nn",
     "optim",
+    "plotting",
     "resume",
     "targets",
 ]

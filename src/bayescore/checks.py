@@ -1,4 +1,7 @@
-"""Checks at the boundary: shapes, counts, names and memory, with errors a user can act on."""
+"""Checks at the boundary: shapes, counts, names and memory, with errors a user can act on.
+
+torch is imported where a check needs it: the command line checks names and counts without waiting for it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import math
 import os
 import warnings
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = [
     "available_memory",
@@ -24,7 +29,9 @@ __all__ = [
 
 def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> None:
     """Raise unless `value` ends in the given dimensions; a string stands for any size."""
-    if not isinstance(value, Tensor):
+    import torch
+
+    if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
     if not value.is_floating_point():
         raise TypeError(f"{name} must hold floating point numbers; got {value.dtype}")
@@ -56,13 +63,13 @@ def check_number(name: str, value: float, what: str = "be positive", zero: bool 
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like `word`, if any is."""
+    """The choice most like `word`, if any comes close."""
     found = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.4)
     return found[0] if found else None
 
 
 def unknown_name(kind: str, word: str, choices: Iterable[str]) -> ValueError:
-    """An error for a name nobody knows, with the nearest one that exists."""
+    """The error for an unknown name; it suggests the nearest name that exists."""
     choices = sorted(choices)
     hint = nearest(word, choices)
     guess = f"did you mean {hint!r}? " if hint else ""
@@ -70,7 +77,7 @@ def unknown_name(kind: str, word: str, choices: Iterable[str]) -> ValueError:
 
 
 def available_memory() -> int:
-    """Bytes of main memory that can be had now (all of it where the system does not say)."""
+    """Bytes of main memory that are available now (all of it where the system does not say)."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:
@@ -82,7 +89,9 @@ def available_memory() -> int:
 
 
 def check_memory(what: str, need: int, device: torch.device, remedy: str) -> None:
-    """Refuse what cannot fit; warn about what takes more than 1 GB."""
+    """Refuse what does not fit into memory; warn about what takes more than 1 GB."""
+    import torch
+
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     size = f"{what} needs about {need / 1e9:.1f} GB"
     if need > free:

@@ -1,6 +1,6 @@
-"""Files: one atomic write for the whole library, and one form, safetensors with a JSON text in its header.
+"""Files: one atomic write for the whole library, and one format, safetensors with a JSON text in its header.
 
-Nothing is pickled. A file appears complete or not at all: it is written under a random name beside its
+Nothing is pickled. A file appears complete or not at all: it is written into a private folder beside its
 destination, flushed to the disk, and moved into place.
 """
 
@@ -23,20 +23,18 @@ __all__ = ["read_tensors", "replacing", "write_bytes", "write_tensors"]
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a file to write in the block, which takes the place of `path` when the block ends well.
+    """Give the path of a file for the block to write; it replaces `path` if the block raises nothing.
 
-    It lies in a private folder beside `path`, so that nobody can plant a link under its name.
+    The file lies in a private folder with a random name beside `path`, so that nobody else can put a link in
+    its place. It is created like any other file: its permissions are those that the umask leaves.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in; make it first")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bayescore-") as folder:
         part = Path(folder) / path.name
         yield part
-        descriptor = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with part.open("rb+") as file:  # for reading only, some systems refuse to flush it
+            os.fsync(file.fileno())
         os.replace(part, path)
 
 
@@ -56,7 +54,10 @@ def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, T
 def read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a file whose header says that it has this format."""
     with safe_open(path, framework="pt") as file:
-        header = json.loads((file.metadata() or {})["json"])
+        text = (file.metadata() or {}).get("json")
+        if text is None:
+            raise ValueError("it has no JSON header")
+        header = json.loads(text)
         if not isinstance(header, dict):
             raise ValueError(f"its header is a {type(header).__name__}, not an object")
         if header.get("format") != format:

@@ -1,9 +1,9 @@
-"""torchvision beside a torch without its compiled operators: declare the two that its import asks for.
+"""torchvision with a build of torch that it was not compiled for: declare the operators its import needs.
 
-torchvision's wheel is built against one build of torch. Beside another (a CPU build) its compiled operators
-do not load, and `import torchvision` fails, and with it every library that looks for torchvision
-(laplace-torch, torchmetrics, timm). With the schemas declared, models and transforms work; calling the
-operators still raises.
+A wheel of torchvision is compiled for one build of torch. With another (a CPU build, say) its operators do
+not load and `import torchvision` fails, and with it every library that imports torchvision (laplace-torch,
+torchmetrics, timm). Once the schemas are declared, models and transforms work; calling the operators still
+raises.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _library: list[torch.library.Library] = []  # a declaration lives as long as its
 
 
 def declare_vision_operators() -> None:
-    """Declare torchvision's operators if it is installed and cannot do so itself; harmless to repeat."""
+    """Declare torchvision's operators if it is installed and cannot load them; harmless to repeat."""
     if _library or importlib.util.find_spec("torchvision") is None:
         return
     try:

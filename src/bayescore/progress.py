@@ -1,4 +1,4 @@
-"""A live line for a run: quiet unless standard error is a terminal."""
+"""A live progress line for a run: shown only if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Progress bar with loss, score calls and the time that remains.
+    """Progress bar with the loss, the score calls and the time that remains.
 
     Arguments:
         total: number of steps.
-        done: steps already made.
+        done: steps that are already done.
         show: True, False, or None for "if standard error is a terminal".
     """
 

@@ -18,7 +18,7 @@ __all__ = ["Streams", "generator"]
 def generator(
     seed: int | torch.Generator | None, device: torch.device | str = "cpu", purpose: str = ""
 ) -> torch.Generator:
-    """A generator from a seed; a generator is passed through, None means fresh entropy.
+    """A generator from a seed; a generator is returned as it is, None means a random seed.
 
     One seed gives unrelated numbers for different purposes: a target, a start and a fit that share the seed 0
     must not share their random numbers.
@@ -81,6 +81,7 @@ class Streams:
         for g, row in zip(self.generators, state, strict=True):
             g.set_state(row.clone())  # a view into the whole would crash some versions of torch
 
-    def _gather(self, draw, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
-        rows = [draw((1, *shape), generator=g, dtype=self.dtype, device=self.device) for g in self.generators]
+    def _gather(self, source, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
+        options = {"dtype": self.dtype, "device": self.device}
+        rows = [source((1, *shape), generator=g, **options) for g in self.generators]
         return rows[0] if len(rows) == 1 else torch.cat(rows)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
 
 from bayescore.data import images, split
 from bayescore.data.files import Source, read
-from bayescore.data.images import Images, parse_idx
+from bayescore.data.labelled_images import Images, parse_idx
 
 CONTENT = b"\x00\x00\x08\x01\x00\x00\x00\x03\x01\x02\x03"
 SOURCE = Source("set/file.gz", hashlib.sha256(CONTENT).hexdigest(), ())
@@ -55,18 +56,37 @@ def test_a_file_that_is_nowhere_names_the_remedy(folders):
         read(SOURCE)
 
 
-def test_a_download_that_does_not_match_is_removed(folders, monkeypatch):
+def test_a_download_that_does_not_match_never_enters_the_cache(folders, monkeypatch):
     pooch = pytest.importorskip("pooch")
-    target = folders / "cache" / "data" / SOURCE.path
+    place = folders / "cache" / "data" / SOURCE.path
 
     def retrieve(address, known_hash, fname, path):
-        target.write_bytes(gzip.compress(b"another"))
+        (Path(path) / fname).write_bytes(gzip.compress(b"another"))
+        assert not place.exists()
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
     source = Source(SOURCE.path, SOURCE.sha256, ("https://example.org/file.gz",))
-    with pytest.raises(FileNotFoundError, match=r"example\.org"):
+    with pytest.raises(FileNotFoundError, match=r"example\.org.*file\.gz is not the file it should be"):
         read(source)
-    assert not target.exists()
+    assert list(place.parent.iterdir()) == []
+
+
+def test_a_download_is_kept_in_the_cache(folders, monkeypatch):
+    pooch = pytest.importorskip("pooch")
+    addresses = []
+
+    def retrieve(address, known_hash, fname, path):
+        addresses.append(address)
+        if len(addresses) == 1:
+            raise OSError("no network")
+        (Path(path) / fname).write_bytes(gzip.compress(CONTENT))
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    monkeypatch.setenv("BAYESCORE_CACHE", str(folders / "new"))
+    source = Source(SOURCE.path, SOURCE.sha256, ("https://one.org/file.gz", "https://two.org/file.gz"))
+    assert read(source) == read(source) == CONTENT
+    assert addresses == list(source.addresses)
+    assert [path.name for path in (folders / "new" / "data" / "set").iterdir()] == ["file.gz"]
 
 
 def test_idx_bytes_become_an_array():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +13,8 @@ from torch import Tensor
 from torch.distributions import HalfCauchy, Normal
 
 import bayescore as bs
-from bayescore.inference.result import Outcome
-from bayescore.initial.ascent import climb, newton
+from bayescore.inference.result import Outcome, Trust
+from bayescore.initial.ascent import lbfgs, newton
 from bayescore.targets import (
     Banana,
     Funnel,
@@ -24,10 +27,21 @@ from bayescore.targets import (
     ScoreFunction,
     TorchModel,
 )
-from bayescore.targets.counting import Counted
+from bayescore.targets.counting import CountedDensity
 
 Y = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=torch.float64)
 SE = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=torch.float64)
+
+SEARCH = (
+    "make_start",
+    "default_family",
+    "can_search",
+    "finite_points",
+    "check_target",
+    "propriety_objection",
+    "newton",
+    "best_gaussian",
+)
 
 
 def schools(centred: bool) -> TorchModel:
@@ -87,10 +101,10 @@ def test_a_given_start_chooses_the_family() -> None:
 
 @pytest.mark.parametrize("dim", [400, 401, 5001])
 def test_the_dimension_chooses_the_family_without_a_given_start(dim: int) -> None:
-    from bayescore.initial.gaussians import default_family
+    from bayescore.initial.finding import default_family
 
     kind = {400: "FullGaussian", 401: "LowRankGaussian", 5001: "DiagonalGaussian"}[dim]
-    assert type(default_family(dim, 1.0, torch.float64, torch.device("cpu"))).__name__ == kind
+    assert type(default_family(LogDensity(lambda x: -x.square().sum(-1), dim))).__name__ == kind
 
 
 def test_beyond_a_full_gaussian_it_climbs_by_quasi_newton_steps() -> None:
@@ -107,9 +121,8 @@ def test_beyond_a_full_gaussian_it_climbs_by_quasi_newton_steps() -> None:
 def test_a_skewed_posterior_ends_at_a_better_elbo_than_its_laplace_approximation() -> None:
     target = schools(centred=False)
     fit = auto(target)
-    counted = Counted(target)
-    place = newton(counted, torch.zeros(1, 10, dtype=torch.float64))[-1]
-    laplace = bs.families.FullGaussian.from_moments(place.x[0], place.factor[0] @ place.factor[0].mT)
+    mode = newton(CountedDensity(target), torch.zeros(1, 10, dtype=torch.float64))[-1]
+    laplace = bs.families.FullGaussian.from_moments(mode.x[0], mode.factor[0] @ mode.factor[0].mT)
     assert fit.elbo is not None
     assert fit.elbo.value > float(bs.metrics.ELBO(2000)(laplace, target)) + 5
     assert fit.khat is not None
@@ -192,7 +205,7 @@ def test_scores_alone_are_enough() -> None:
 def test_noisy_scores_are_fitted_by_proximal_score_matching() -> None:
     target = Gaussian.random(3, seed=1)
     fit = auto(NoisyScore(target, 0.3), steps=1500)
-    assert type(fit.method).__name__ == "ProximalScore"
+    assert type(fit.method).__name__ == "WhitenedDescent"
     assert fit.score_calls == 1500
     assert fit.elbo is not None
     assert fit.elbo.value > -0.3
@@ -212,7 +225,7 @@ def test_mini_batches_are_fitted() -> None:
 
 def test_a_mixture_goes_to_the_method_that_serves_it() -> None:
     fit = auto(Banana(), bs.families.GaussianMixture.init(2, 2, seed=0), steps=50)
-    assert type(fit.method).__name__ == "ProximalScore"
+    assert type(fit.method).__name__ == "ProximalDescent"
     assert fit.score_calls == 50
 
 
@@ -230,8 +243,8 @@ def test_every_score_call_is_counted() -> None:
     target = ScoreFunction(score, 4, log_density=lambda x: (-0.5 * x.square() + 0.3 * x.sin()).sum(-1))
     fit = auto(target)
     assert fit.score_calls + fit.counts.check_calls == calls
-    assert 0 < fit.counts.start_calls < fit.score_calls
-    assert fit.history["score_calls"][0] == fit.counts.start_calls
+    assert 0 < fit.counts.search_calls < fit.score_calls
+    assert fit.history["score_calls"][0] == fit.counts.search_calls
     assert fit.history["score_calls"][-1] == fit.score_calls
     assert (fit.history["score_calls"].diff() >= 0).all()
     assert (fit.history["seconds"].diff() >= 0).all()
@@ -266,7 +279,7 @@ def test_ctrl_c_gives_what_there_is_and_resume_goes_on() -> None:
     done = bs.resume(fit, progress=False)
     assert done.state.step == 60
     assert done.notes == fit.notes
-    assert done.score_calls == fit.counts.start_calls + 60 * 64
+    assert done.score_calls == fit.counts.search_calls + 60 * 64
 
 
 def test_ctrl_c_during_the_search_gives_the_start() -> None:
@@ -292,15 +305,21 @@ def test_one_ctrl_c_is_for_all() -> None:
     fits = bs.fit_many([Banana(), Banana()], seeds=[0, 1], progress=False, callbacks=[interrupt])
     assert [fit.outcome for fit in fits] == [Outcome.INTERRUPTED, Outcome.INTERRUPTED]
     assert fits[1].state.step == 0
+    assert torch.equal(fits[1].family.flat(), bs.families.FullGaussian.init(2).flat())
+    assert (fits[1].score_calls, fits[1].counts.check_calls) == (0, 0)
+    assert fits[1].history["step"].tolist() == [0]
+    assert bs.resume(fits[1], progress=False).state.step == fits[1].state.horizon
 
 
-def test_notes_and_doubts_are_saved(tmp_path) -> None:
+def test_notes_and_verdict_are_saved(tmp_path) -> None:
     target = LogDensity(lambda x: -x[:, 0].square() + 0 * x[:, 1], 2)
     fit = auto(target)
     fit.save(tmp_path / "fit.safetensors")
     again = bs.Fit.load(tmp_path / "fit.safetensors", target)
-    assert (again.notes, again.doubts, again.counts) == (fit.notes, fit.doubts, fit.counts)
-    assert again.verdict == fit.verdict
+    assert (again.notes, again.verdict, again.trust) == (fit.notes, fit.verdict, fit.trust)
+    assert again.trust is Trust.IMPROPER
+    assert again.counts == fit.counts
+    assert bs.Fit.load(tmp_path / "fit.safetensors").verdict == fit.verdict, "it needs no target for that"
 
 
 def test_many_are_the_same_as_one_by_one() -> None:
@@ -315,10 +334,10 @@ def test_a_method_without_a_family_begins_where_a_search_ended() -> None:
     target = Gaussian.random(3)
     fit = bs.fit(target, method=bs.methods.BaM(), steps=5, progress=False)
     assert type(fit.family) is bs.families.FullGaussian
-    assert fit.score_calls == fit.counts.start_calls + 10
+    assert fit.score_calls == fit.counts.search_calls + 10
     assert "found a mode" in fit.notes[0]
     noisy = bs.fit(NoisyScore(target, 0.1), method=bs.methods.BaM(), steps=5, progress=False)
-    assert (noisy.counts.start_calls, noisy.notes) == (0, ())
+    assert (noisy.counts.search_calls, noisy.notes) == (0, ())
 
 
 def test_a_start_that_was_found_serves_any_method_and_is_counted() -> None:
@@ -326,10 +345,10 @@ def test_a_start_that_was_found_serves_any_method_and_is_counted() -> None:
     start = bs.find_start(target, bs.families.DiagonalGaussian.init(10))
     fits = [
         bs.fit(target, start, method, steps=20, progress=False)
-        for method in (bs.methods.ProximalScore(), bs.methods.ADVI())
+        for method in (bs.methods.WhitenedDescent(), bs.methods.ADVI())
     ]
     for fit in fits:
-        assert fit.counts.start_calls == start.counts.score_calls
+        assert fit.counts.search_calls == start.counts.score_calls
         assert fit.score_calls == start.counts.score_calls + 20
         assert fit.history["score_calls"][0] == start.counts.score_calls
         assert fit.history["elbo"][0] == pytest.approx(float(bs.metrics.ELBO()(start.family, target)))
@@ -339,34 +358,53 @@ def test_a_start_that_was_found_serves_any_method_and_is_counted() -> None:
         bs.fit(target, start)
 
 
+@pytest.mark.parametrize("options", [{}, {"method": "bam"}], ids=["auto", "named"])
+def test_a_fit_enters_every_function_of_the_search_once(options: dict) -> None:
+    """So that the way of a fit through the files can be read from top to bottom."""
+    entered: Counter[str] = Counter()
+
+    def count(frame, event: str, argument: object) -> None:
+        path, name = Path(frame.f_code.co_filename), frame.f_code.co_name
+        if event == "call" and path.parent.name == "initial" and name in SEARCH:
+            entered[name] += 1
+
+    target = Banana()
+    sys.setprofile(count)
+    try:
+        auto(target, steps=5, **options)
+    finally:
+        sys.setprofile(None)
+    assert entered == dict.fromkeys(SEARCH, 1)
+
+
 # -- the climbs ----------------------------------------------------------------------------------
 
 
 def test_newton_finds_the_curvature_of_a_quadratic_in_one_step() -> None:
     target = Gaussian.random(6, seed=3)
-    places = newton(Counted(target), torch.zeros(2, 6, dtype=torch.float64))
-    assert places[-1].at_mode.any()
-    assert len(places) == 2
-    i = int(places[-1].at_mode.nonzero()[0])
-    torch.testing.assert_close(places[-1].x[i], target.mean)
-    covariance = places[-1].factor[i] @ places[-1].factor[i].mT
+    iterates = newton(CountedDensity(target), torch.zeros(2, 6, dtype=torch.float64))
+    assert iterates[-1].at_mode.any()
+    assert len(iterates) == 2
+    i = int(iterates[-1].at_mode.nonzero()[0])
+    torch.testing.assert_close(iterates[-1].x[i], target.mean)
+    covariance = iterates[-1].factor[i] @ iterates[-1].factor[i].mT
     torch.testing.assert_close(covariance, target.covariance, rtol=1e-5, atol=1e-6)
 
 
 def test_newton_leaves_a_saddle() -> None:
     double = LogDensity(lambda x: x[:, 0].square() - 0.5 * x[:, 0].pow(4) - x[:, 1].square(), 2)
-    place = newton(Counted(double), torch.tensor([[1e-3, 0.5]], dtype=torch.float64))[-1]
-    assert place.at_mode.all()
-    torch.testing.assert_close(place.x, torch.tensor([[1.0, 0.0]], dtype=torch.float64), atol=0.05, rtol=0)
+    last = newton(CountedDensity(double), torch.tensor([[1e-3, 0.5]], dtype=torch.float64))[-1]
+    assert last.at_mode.all()
+    torch.testing.assert_close(last.x, torch.tensor([[1.0, 0.0]], dtype=torch.float64), atol=0.05, rtol=0)
 
 
 def test_quasi_newton_climbs_a_curved_valley() -> None:
     def rosenbrock(x: Tensor) -> Tensor:
         return -(100 * (x[:, 1:] - x[:, :-1].square()).square() + (1 - x[:, :-1]).square()).sum(-1)
 
-    counted = Counted(LogDensity(rosenbrock, 4))
-    start = torch.tensor([[-1.2, 1.0, -1.2, 1.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
-    first, last = climb(counted, start, torch.Generator().manual_seed(0), iterations=300)
-    assert torch.equal(first.x, start)
+    density = CountedDensity(LogDensity(rosenbrock, 4))
+    x = torch.tensor([[-1.2, 1.0, -1.2, 1.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    first, last = lbfgs(density, x, torch.Generator().manual_seed(0), iterations=300)
+    assert torch.equal(first.x, x)
     assert float(last.value.max()) > -0.01
-    assert counted.score_calls < 1000
+    assert density.score_calls < 1000

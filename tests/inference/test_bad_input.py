@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 import bayescore as bs
 from bayescore.families import DiagonalGaussian, FullGaussian, LowRankGaussian
+from bayescore.inference.options import FitKeywords, ResumeKeywords, RunOptions
 from bayescore.methods import GSM, METHODS, BaM, Fisher, Score
 from bayescore.targets import Banana, Gaussian, LogDensity, NoisyScore, ScoreFunction
-from cases import EVERY, family, normal
+from cases import EVERY, family, normal, same_run
 
 TARGET, Q = Gaussian.random(3), FullGaussian.init(3)
 
@@ -27,7 +30,9 @@ def refused(error, sentence: str, *arguments: object, **options: object) -> None
     [
         ((lambda x: -x, Q), TypeError, "target must be a bayescore Target; got function"),
         ((TARGET, torch.zeros(3)), TypeError, "family must be a bayescore Family; got Tensor"),
-        ((TARGET, Q, "bam"), TypeError, "method must be a bayescore Method; got str"),
+        ((TARGET, Q, 3), TypeError, "method must be a bayescore Method; got int"),
+        ((TARGET, Q, "bamm"), ValueError, "no method called 'bamm'; did you mean 'bam'.*advi, auto, bam"),
+        ((TARGET, Q, "automatic"), ValueError, "no method called 'automatic'; did you mean 'auto'"),
         ((TARGET, Q, BaM), TypeError, "method must be an object, not the class BaM; call it"),
         ((TARGET, FullGaussian), TypeError, "family must be an object, not the class FullGaussian; call it"),
         ((Banana, Q), TypeError, "target must be an object, not the class Banana; call it"),
@@ -102,6 +107,28 @@ def test_an_unknown_method_is_answered_with_the_nearest(word: str, meant: str) -
     assert bs.methods.by_name(meant) is METHODS[meant]
 
 
+def test_an_unknown_option_is_answered_with_the_nearest() -> None:
+    words = r"\(\) got an unexpected keyword argument"
+    refused(TypeError, f"fit{words} 'step'; did you mean 'steps'", TARGET, step=3)
+    fit = bs.fit(TARGET, Q, GSM(), steps=2)
+    with pytest.raises(TypeError, match=f"resume{words} 'steps'; did you mean 'stop'"):
+        bs.resume(fit, steps=3)  # type: ignore[call-arg]
+
+
+def test_every_option_of_a_run_is_a_keyword_of_fit() -> None:
+    assert {field.name for field in dataclasses.fields(RunOptions)} == set(FitKeywords.__annotations__)
+    assert set(FitKeywords.__annotations__) - set(ResumeKeywords.__annotations__) == {"steps", "check"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_name_stands_for_the_method_with_its_default_settings(name: str) -> None:
+    kind = METHODS[name]
+    q = next(family(k) for k in EVERY if type(family(k)).__name__ in kind.serves)
+    by_name, by_object = (bs.fit(TARGET, q, method, steps=3) for method in (name, kind()))
+    assert by_name.method == kind()
+    same_run(by_name, by_object)
+
+
 # -- target against family --------------------------------------------------------------------------------
 
 
@@ -139,7 +166,7 @@ def test_a_method_given_a_family_it_cannot_serve_refuses_at_once_and_names_both(
     if type(q).__name__ in method.serves:
         method().check(q, target)
         return
-    sentence = f"{method.__name__} cannot fit a {type(q).__name__}; it serves .*FullGaussian"
+    sentence = f"{method.__name__} cannot fit a {type(q).__name__}; it serves {', '.join(method.serves)}"
     refused(TypeError, sentence, target, q, method(), steps=2)
     assert not asked
 
@@ -148,7 +175,7 @@ def test_a_method_given_a_family_it_cannot_serve_refuses_at_once_and_names_both(
 def test_methods_that_need_the_hessian_refuse_scores_alone_and_noise(method) -> None:
     name = method.__name__
     sentence = (
-        f"{name} differentiates the score and ScoreFunction has scores but no density; use ProximalScore"
+        f"{name} differentiates the score and ScoreFunction has scores but no density; use ProximalDescent"
     )
     refused(TypeError, sentence, ScoreFunction(lambda x: -x, 3), Q, method(), steps=2)
     refused(TypeError, "NoisyScore has noisy scores; use", NoisyScore(TARGET, 0.1), Q, method(), steps=2)

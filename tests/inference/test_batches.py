@@ -8,7 +8,7 @@ import torch
 import bayescore as bs
 from bayescore.inference.result import Outcome
 from bayescore.targets import Banana, Gaussian, GaussianMixture, LogDensity, NoisyScore
-from cases import BATCHABLE, RUNS, family, same_run
+from cases import BATCHABLE, RUNS, family, normal, same_run
 
 OPTIONS = {"steps": 10, "record_every": 5}
 TARGETS = [Gaussian.random(3, seed=s) for s in range(4)]
@@ -30,7 +30,9 @@ def test_a_fit_does_not_depend_on_which_others_share_its_batch(name: str) -> Non
     same_run(other[0], together[3], tolerance)
 
 
-@pytest.mark.parametrize("name", ["proximal full", "proximal mixture", "bam full", "gsm", "advi full"])
+@pytest.mark.parametrize(
+    "name", ["whitened full", "descent full", "descent mixture", "bam full", "gsm", "advi full"]
+)
 @pytest.mark.parametrize(
     "target",
     [
@@ -48,17 +50,28 @@ def test_one_target_serves_many_seeds_as_it_serves_one(name: str, target) -> Non
     same_run(together[2], bs.fit(target, family(kind), method, seed=7, **OPTIONS))
 
 
+@pytest.mark.parametrize("kind", [Gaussian, GaussianMixture])
+@pytest.mark.parametrize("dim", [1, 2, 3, 10])
+def test_a_target_alone_answers_as_in_a_stack(kind, dim: int) -> None:
+    """Processors that round a matrix product otherwise in a batch than alone must not show in a fit."""
+    one, other = kind.random(dim, seed=0), kind.random(dim, seed=1)
+    stacked, x = kind.stack([one, other]), normal(2, 4, dim)
+    assert torch.equal(stacked.score(x)[:1], one.score(x[:1]))
+    assert torch.equal(stacked.log_prob(x)[:1], one.log_prob(x[:1]))
+    assert torch.equal(kind.stack([one, one]).score(x), one.score(x))
+
+
 @pytest.mark.parametrize("size", [5, 8, 17, 40])
 def test_large_batches_change_no_bit_either(size: int) -> None:
     """Vectorised arithmetic works in blocks of numbers; a fit's place among them must not matter."""
-    method = bs.methods.ProximalScore(inner_steps=5)
+    method = bs.methods.WhitenedDescent(inner_steps=5)
     fits = bs.fit_many(TARGETS[0], family("full"), method, seeds=list(range(size)), **OPTIONS)
     for i in (0, size // 2, size - 1):
         same_run(fits[i], bs.fit(TARGETS[0], family("full"), method, seed=i, **OPTIONS))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 10, 30])
-@pytest.mark.parametrize("name", ["proximal full", "bam full", "gsm"])
+@pytest.mark.parametrize("name", ["whitened full", "descent full", "bam full", "gsm"])
 def test_no_dimension_changes_the_run(dim: int, name: str) -> None:
     method = RUNS[name][0]
     target, q = Gaussian.random(dim, seed=3), family("full", dim)
@@ -72,10 +85,12 @@ def test_recorded_metrics_do_not_depend_on_the_batch(kind: str) -> None:
     stacked = Gaussian.stack(TARGETS)
     metrics = {"kl": bs.metrics.ForwardKL(stacked, draws=200), "elbo": bs.metrics.ELBO(16)}
     together = bs.fit_many(
-        TARGETS, q, bs.methods.ProximalScore(inner_steps=1), seeds=[0, 1, 2, 3], metrics=metrics, **OPTIONS
+        TARGETS, q, bs.methods.ProximalDescent(inner_steps=1), seeds=[0, 1, 2, 3], metrics=metrics, **OPTIONS
     )
     metrics = {"kl": bs.metrics.ForwardKL(TARGETS[2], draws=200), "elbo": bs.metrics.ELBO(16)}
-    alone = bs.fit(TARGETS[2], q, bs.methods.ProximalScore(inner_steps=1), seed=2, metrics=metrics, **OPTIONS)
+    alone = bs.fit(
+        TARGETS[2], q, bs.methods.ProximalDescent(inner_steps=1), seed=2, metrics=metrics, **OPTIONS
+    )
     same_run(together[2], alone, 1e-9 if "planar" in kind else 0.0)
 
 
@@ -110,7 +125,7 @@ def test_targets_that_make_no_batch_are_fitted_one_after_the_other(targets: list
     ids=["kinds", "forms", "orders", "ranks", "flows"],
 )
 def test_families_that_make_no_batch_are_fitted_one_after_the_other(families: list) -> None:
-    method = bs.methods.ProximalScore(inner_steps=1)
+    method = bs.methods.ProximalDescent(inner_steps=1)
     fits = bs.fit_many(TARGETS[0], families, method, seeds=[0, 1], **OPTIONS)
     for seed, (fit, q) in enumerate(zip(fits, families, strict=True)):
         same_run(fit, bs.fit(TARGETS[0], q, method, seed=seed, **OPTIONS))

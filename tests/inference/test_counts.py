@@ -39,11 +39,12 @@ class Watched(Target):
 
 #: scores per step
 PER_STEP = {
-    "proximal full": 1,
-    "proximal diagonal": 2,
-    "proximal clip": 3,
-    "proximal exact": 1,
-    "proximal planar": 1,
+    "whitened full": 1,
+    "whitened diagonal": 2,
+    "descent full": 1,
+    "descent clip": 3,
+    "descent planar": 1,
+    "ridge": 1,
     "advi full": 1,
     "advi stick": 2,
     "advi gumbel": 1,
@@ -69,7 +70,7 @@ def test_score_calls_are_exactly_what_the_target_was_asked(name: str) -> None:
     assert fit.counts.density_evaluations == target.densities
 
 
-@pytest.mark.parametrize("name", ["gsm", "fisher", "proximal full"])
+@pytest.mark.parametrize("name", ["gsm", "fisher", "whitened full", "descent full"])
 def test_every_fit_of_a_batch_counts_its_own_calls_alone(name: str) -> None:
     method, kind = RUNS[name]
     target = Watched()
@@ -92,7 +93,7 @@ def test_calls_of_the_check_are_counted_apart(kind: str) -> None:
 
 
 def test_calls_grow_along_the_history_by_those_of_the_steps_between() -> None:
-    fit = bs.fit(Watched(), family("full"), bs.methods.BaM(batch=3), steps=10, record_every=4)
+    fit = bs.fit(Watched(), family("full"), bs.methods.BaM(draws=3), steps=10, record_every=4)
     assert fit.history["step"].tolist() == [0, 4, 8, 10]
     assert fit.history["score_calls"].tolist() == [0, 12, 24, 30]
 
@@ -114,5 +115,5 @@ def test_a_minibatch_score_is_one_call() -> None:
         3,
         batch_size=2,
     )
-    fit = bs.fit(target, family("full"), bs.methods.GSM(batch=4), steps=STEPS)
+    fit = bs.fit(target, family("full"), bs.methods.GSM(draws=4), steps=STEPS)
     assert fit.score_calls == 4 * STEPS

@@ -20,7 +20,7 @@ TARGET = Gaussian.random(3, seed=8)
 
 @pytest.fixture(scope="module")
 def fit() -> bs.Fit:
-    method = bs.methods.ProximalScore(inner_steps=2)
+    method = bs.methods.ProximalDescent(inner_steps=2)
     return bs.fit(TARGET, family("full"), method, steps=12, seed=3, record_every=3)
 
 
@@ -106,6 +106,8 @@ KEYS = [
     "seconds",
     "seed",
     "pending",
+    "notes",
+    "objections",
 ]
 
 

@@ -14,7 +14,7 @@ import torch
 import zuko
 
 import bayescore as bs
-from bayescore.inference.result import Outcome
+from bayescore.inference.result import Outcome, Trust
 from bayescore.targets import Gaussian
 from cases import RUNS, family, same_run
 
@@ -25,7 +25,7 @@ SOURCE = Path(bs.__file__).parent
 @pytest.fixture(scope="module")
 def fit() -> bs.Fit:
     return bs.fit(
-        TARGET, family("full"), bs.methods.ProximalScore(inner_steps=2), steps=12, seed=3, record_every=3
+        TARGET, family("full"), bs.methods.ProximalDescent(inner_steps=2), steps=12, seed=3, record_every=3
     )
 
 
@@ -67,7 +67,10 @@ def test_without_its_target_a_fit_can_be_sampled_but_not_judged(path: Path, fit:
     assert torch.equal(again.family.sample(5, seed=1), fit.family.sample(5, seed=1))
     assert again.elbo is None
     assert again.khat is None
-    assert "pass it to Fit.load(path, target)" in again.reasons["elbo"]
+    assert again.trust is Trust.UNKNOWN
+    assert again.verdict.startswith("unknown: ")
+    assert "pass it to Fit.load(path, target)" in again.verdict
+    assert again.summary().count("none: the fit was loaded without its target") == 2
 
 
 def test_a_file_can_be_replaced_and_leaves_no_litter(path: Path, fit: bs.Fit) -> None:
@@ -121,7 +124,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, fit: bs.Fit) -> N
 
 
 def test_a_method_with_a_function_is_not_saved_and_the_argument_is_named(tmp_path: Path) -> None:
-    method = bs.methods.ProximalScore(alpha=lambda t, T: 0.5)
+    method = bs.methods.ProximalDescent(alpha=lambda t, T: 0.5)
     fit = bs.fit(TARGET, family("full"), method, steps=2)
     with pytest.raises(
         TypeError, match=r"alpha=.*is a function and cannot be saved; use a named schedule or a number"

@@ -32,9 +32,10 @@ def failing(size: int, member: int | None, when, value: float = float("nan"), di
 
 
 BAD = [
-    "proximal full",
-    "proximal exact",
-    "proximal clip",
+    "whitened full",
+    "descent full",
+    "ridge",
+    "descent clip",
     "advi full",
     "gsm",
     "bam full",
@@ -159,8 +160,9 @@ def test_skipped_steps_do_not_enter_the_recorded_loss() -> None:
         "bam low-rank",
         "bam diagonal",
         "gsm",
-        "proximal full",
-        "proximal low-rank",
+        "whitened full",
+        "descent full",
+        "descent low-rank",
         "advi low-rank",
     ],
 )
@@ -180,7 +182,7 @@ def test_one_member_that_blows_up_does_not_disturb_the_others(name: str, size: f
 @pytest.mark.parametrize("kind", ["full", "low-rank", "diagonal", "mixture", "planar"])
 @pytest.mark.parametrize("metric", ["elbo", "forward"])
 def test_a_fit_that_diverges_ends_with_a_status_and_not_an_error(kind: str, metric: str) -> None:
-    wild = bs.methods.ProximalScore(optimizer="sgd", learning_rate=1e3, decay="constant")
+    wild = bs.methods.ProximalDescent(optimizer="sgd", lr=1e3, schedule="constant")
     metrics = (
         {"elbo": bs.metrics.ELBO()} if metric == "elbo" else {"kl": bs.metrics.ForwardKL(TARGETS[0], 100)}
     )
@@ -191,7 +193,7 @@ def test_a_fit_that_diverges_ends_with_a_status_and_not_an_error(kind: str, metr
 
 
 def test_the_elbo_and_khat_of_a_diverged_fit_are_not_numbers_to_trust() -> None:
-    wild = bs.methods.ProximalScore(optimizer="sgd", learning_rate=1e3, decay="constant")
+    wild = bs.methods.ProximalDescent(optimizer="sgd", lr=1e3, schedule="constant")
     fit = bs.fit(TARGETS[0], family("full"), wild, steps=100)
     assert fit.khat is None or not fit.khat.value < 0.7
     assert fit.elbo is None or not torch.tensor(fit.elbo.value, dtype=F64).isfinite() or fit.elbo.value < -100

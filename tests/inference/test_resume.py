@@ -61,7 +61,9 @@ def test_every_method_continues_bitwise_from_its_file(name: str, tmp_path: Path)
     same_run(stopped_and_resumed(tmp_path, target, q, method, (3, 9)), whole)
 
 
-@pytest.mark.parametrize("name", ["proximal full", "proximal exact", "advi full", "gsm", "bam diagonal"])
+@pytest.mark.parametrize(
+    "name", ["whitened full", "descent full", "ridge", "advi full", "gsm", "bam diagonal"]
+)
 @pytest.mark.parametrize(
     "target",
     [
@@ -97,7 +99,7 @@ def test_the_default_record_is_kept_when_a_run_is_continued(tmp_path: Path) -> N
 
 def test_a_fit_handed_to_a_callback_can_be_saved_and_continued(tmp_path: Path) -> None:
     """A checkpoint from within the run, without stopping it."""
-    target, q, method = Gaussian.random(3, seed=8), family("full"), bs.methods.ProximalScore(inner_steps=3)
+    target, q, method = Gaussian.random(3, seed=8), family("full"), bs.methods.WhitenedDescent(inner_steps=3)
     whole = bs.fit(
         target,
         q,
@@ -168,7 +170,16 @@ class Interrupting(Target):
         return self.inner.score(x, streams)
 
 
-METHODS = ["proximal full", "proximal exact", "advi full", "gsm", "bam full", "bam low-rank", "advi gumbel"]
+METHODS = [
+    "whitened full",
+    "descent full",
+    "ridge",
+    "advi full",
+    "gsm",
+    "bam full",
+    "bam low-rank",
+    "advi gumbel",
+]
 
 
 @pytest.mark.parametrize("name", METHODS)

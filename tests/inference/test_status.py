@@ -40,7 +40,7 @@ def test_a_run_of_few_records_is_not_judged() -> None:
 
 def test_a_run_that_ends_below_its_start_got_worse() -> None:
     values = [float(-i) for i in range(40)]
-    outcome, text = final_status(History({"elbo": values}), 100, 100)
+    outcome, text = final_status(History({"elbo": values}), 100)
     assert outcome is Outcome.WORSE
     assert "the ELBO fell from 0 to -39" in text
     assert "smaller step" in text
@@ -56,24 +56,24 @@ def test_a_run_that_ends_below_its_start_got_worse() -> None:
     ids=["falling", "level", "levelled off"],
 )
 def test_without_a_density_the_loss_is_judged(losses: list[float], converged: bool) -> None:
-    outcome, text = final_status(History({"loss": losses}), 100, 100)
+    outcome, text = final_status(History({"loss": losses}), 100)
     assert (outcome is Outcome.CONVERGED) == converged
     assert "loss" in text
 
 
 @pytest.mark.parametrize("rise", [lambda i: float(i**4), lambda i: math.exp(0.5 * i)])
 def test_a_loss_that_rises_is_not_called_converged(rise) -> None:
-    outcome, text = final_status(History({"loss": [rise(i) for i in range(40)]}), 100, 100)
+    outcome, text = final_status(History({"loss": [rise(i) for i in range(40)]}), 100)
     assert outcome is not Outcome.CONVERGED, text
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
 def test_an_elbo_that_is_no_longer_finite_is_not_called_converged_or_unrecorded(bad: float) -> None:
     """Forty records are not too few: the reader must learn that they are not finite."""
-    outcome, text = final_status(History({"elbo": [0.0] * 5 + [bad] * 35}), 100, 100)
+    outcome, text = final_status(History({"elbo": [0.0] * 5 + [bad] * 35}), 100)
     assert outcome is not Outcome.CONVERGED
     assert "too few records" not in text
-    outcome, _ = final_status(History({"elbo": [0.0] * 20 + [bad] * 20}), 100, 100)
+    outcome, _ = final_status(History({"elbo": [0.0] * 20 + [bad] * 20}), 100)
     assert outcome is not Outcome.CONVERGED
 
 
@@ -85,9 +85,11 @@ def test_a_fit_on_its_way_says_so() -> None:
         bs.methods.GSM(),
         steps=6,
         record_every=2,
-        callbacks=[lambda f: seen.append(f.status)],
+        callbacks=[lambda f: seen.append((f.outcome, f.status))],
     )
-    assert seen[:2] == ["running, at step 2 of 6", "running, at step 4 of 6"]
+    running = Outcome.RUNNING
+    assert seen[:2] == [(running, "running, at step 2 of 6"), (running, "running, at step 4 of 6")]
+    assert seen[2][0] is Outcome.BUDGET
 
 
 # -- callbacks --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 
 import bayescore as bs
 from bayescore.families import FullGaussian
-from bayescore.methods import ADVI, GSM, ProximalScore
+from bayescore.methods import ADVI, GSM, WhitenedDescent
 from bayescore.targets import Banana, Gaussian, LogDensity, NoisyScore, ScoreFunction, Target
 from cases import F64
 
@@ -41,7 +41,7 @@ def test_scores_that_are_nowhere_finite_are_refused() -> None:
 
 def test_a_density_that_is_finite_somewhere_is_accepted() -> None:
     half = LogDensity(lambda x: torch.where(x[:, 0] > 0, -0.5 * x.square().sum(-1), -torch.inf), 3)
-    fit = bs.fit(half, FullGaussian.init(3), ProximalScore(), steps=5)
+    fit = bs.fit(half, FullGaussian.init(3), WhitenedDescent(), steps=5)
     assert fit.state.step == 5
 
 

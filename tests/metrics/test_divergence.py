@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import bayescore as bs
 from bayescore.families import FullGaussian
+from bayescore.inference.result import Trust
 from bayescore.metrics import ELBO, Estimate, ForwardKL, gaussian_kl, parameter_errors
 from bayescore.targets import Banana, Gaussian, GaussianMixture, LogDensity, NoisyScore
 from cases import EVERY, F64, GAUSSIANS, family, gaussian, kl, z_score
@@ -173,13 +174,14 @@ def test_the_diagnosis_is_reproducible(fits: list[bs.Fit]) -> None:
     assert again.khat == fit.khat
 
 
-def test_scores_alone_leave_elbo_and_khat_none_with_reasons() -> None:
+def test_scores_alone_leave_elbo_and_khat_none_and_the_verdict_says_why() -> None:
     target = bs.targets.ScoreFunction(lambda x: -x, 3)
     for method in (bs.methods.ADVI(), bs.methods.ProximalScore(), bs.methods.GSM(), bs.methods.BaM()):
         fit = bs.fit(target, gaussian(3), method, steps=5)
         assert fit.elbo is None
         assert fit.khat is None
-        assert fit.reasons == dict.fromkeys(("elbo", "khat"), "ScoreFunction has scores but no log density")
+        assert fit.verdict == "unknown: ScoreFunction has scores but no log density"
+        assert fit.trust is Trust.UNKNOWN
         assert "none: ScoreFunction has scores but no log density" in fit.summary()
         assert "elbo" not in fit.history
 

@@ -1,4 +1,4 @@
-"""Lets the tests of networks import the toy problem, and the small networks of the optimizers' tests."""
+"""Lets the tests of training import the interrupted runs, and the small networks of the optimizers' tests."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from torch import nn
 
 import bayescore as bs
 from bayescore.models import mlp
-from bayescore.nn.dry_run import passes
-from bayescore.nn.memory import MEMORY_METHODS
+from bayescore.nn.memory import MEMORY_METHODS, dry_run_peak
 
 MEASURE = """
 import json, sys, torch
@@ -89,14 +88,14 @@ def test_both_passes_hold_the_saved_activations_and_the_gradients():
         *(nn.Sequential(nn.Linear(width, width, bias=False), nn.Sigmoid()) for _ in range(6))
     )
     saved, gradient = 4 * 6 * n * width, 4 * 6 * width * width
-    found = passes(model, (n, width), None, False)
+    found = dry_run_peak(model, (n, width), None, False)
     assert found >= max(saved, gradient)
     assert found <= saved + gradient + 4 * 4 * n * width
 
 
 def test_activations_grow_with_the_batch_and_gradients_vanish_in_the_backward_pass():
     model = mlp(50, (50, 50, 50), 50)
-    small, large = (passes(model, (n, 50), None, False) for n in (2_000, 4_000))
+    small, large = (dry_run_peak(model, (n, 50), None, False) for n in (2_000, 4_000))
     assert large / small == pytest.approx(2, rel=0.05)
     heavy = mlp(1000, (1000, 1000, 1000), 10)
     whole, gone = (bs.nn.memory_estimate(heavy, "proximal", (2, 1000), update_in_backward=u) for u in (0, 1))

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from toy_problem import loader, network, rings
 
 import bayescore.nn as bnn
 from bayescore.nn import Posterior
 from bayescore.optim import ProximalScore
+from toy_problem import loader, network, rings
 
 
 def trained(model: nn.Module) -> Any:
@@ -224,7 +224,7 @@ def test_ensembles_of_ensembles_mix_values() -> None:
     mixture = bnn.Ensemble([bnn.Ensemble(members[:2]), members[2], point])
     x, _ = rings(4, 0)
     prediction = mixture.predict(x, 31)
-    assert prediction.outputs.shape[0] == prediction.samples
+    assert prediction.outputs.shape[0] == prediction.draws
     singles = [bnn.Ensemble(members[:2]).predict(x, 11), members[2].predict(x, 11, seed=1), point.predict(x)]
     expected = torch.stack([single.mean for single in singles]).mean(0)
     torch.testing.assert_close(prediction.mean, expected, rtol=0.05, atol=0.02)

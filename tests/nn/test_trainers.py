@@ -17,11 +17,11 @@ from small_networks import NETWORKS, SHELLS, Case, same_state
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from toy_problem import loader, rings
 
 from bayescore.operators import declare_vision_operators
 from bayescore.optim import ProximalScore
 from bayescore.optim.base import Shell
+from toy_problem import loader, rings
 
 CASE = NETWORKS["mlp"]
 PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()

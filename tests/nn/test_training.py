@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from toy_problem import loader, network, rings
 
 import bayescore.nn as bnn
 from bayescore.nn.plain import PlainAdam
+from toy_problem import loader, network, rings
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_every_method_learns_a_small_problem_in_two_hundred_steps(
     train, held_out = loader(256, 0), loader(256, 1)
     fit = bnn.fit(network(), train, method=method, epochs=25, validation=held_out, **options)
     x, y = rings(500, 2)
-    prediction = fit.predict(x, samples=10)
+    prediction = fit.predict(x, draws=10)
     assert float((prediction.classes == y).float().mean()) > 0.75
     assert -float(prediction.log_prob(y).mean()) < 0.5
     best = min(fit.history, key=lambda row: row.get("validation_nll", float("inf")))
@@ -67,7 +67,7 @@ def test_learned_noise_is_learned() -> None:
     like = bnn.likelihoods.Gaussian("learned")
     fit = bnn.fit(network(1), loader(256, 0, regression=True), like, epochs=15)
     assert float(like.log_noise.detach()) < -0.5
-    low, high = fit.predict(rings(5, 3)[0], samples=20).interval(0.9)
+    low, high = fit.predict(rings(5, 3)[0], draws=20).interval(0.9)
     assert (low < high).all()
 
 

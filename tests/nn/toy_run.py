@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from toy_problem import loader, network
 
 import bayescore.nn as bnn
+from toy_problem import loader, network
 
 __all__ = ["Failing", "Killed", "SlowBatches", "killed", "run"]
 

@@ -16,7 +16,7 @@ from torch.distributions import Beta, Cauchy, Gamma, HalfCauchy, Normal, Poisson
 import bayescore as bs
 from bayescore.targets.base import Target
 from bayescore.targets.model import ConstrainedModel
-from bayescore.targets.posteriordb import NATIVE, Folder, PosteriorDB, posteriordb
+from bayescore.targets.posterior_db import NATIVE, Folder, PosteriorDB, posteriordb
 
 F64 = torch.float64
 

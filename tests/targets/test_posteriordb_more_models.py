@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bayescore.targets.base import Target
 from bayescore.targets.model import ConstrainedModel
-from bayescore.targets.posteriordb.target import FURTHER
+from bayescore.targets.posterior_db.target import FURTHER
 
 F64 = torch.float64
 

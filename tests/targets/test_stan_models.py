@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bayescore.targets.posteriordb import NATIVE, posteriordb
+from bayescore.targets.posterior_db import NATIVE, posteriordb
 from bayescore.targets.stan import Stan
 
 pytestmark = [

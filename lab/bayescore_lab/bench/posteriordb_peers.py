@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from bayescore.targets.posteriordb.folder import Entry, Folder
+from bayescore.targets.posterior_db.folder import Entry, Folder
 from bayescore_lab.bench.choices import INSTALL
 from bayescore_lab.bench.jax_methods import Array, Density, gaussian_of_path
 from bayescore_lab.bench.jax_worker import ONE_THREAD

@@ -39,7 +39,7 @@ def predict_parts(
         FORWARD: partial(_forward, posterior, x),
         DRAW: lambda: posterior.draw(0, 0),
     }
-    arms |= {f"S = {s}": partial(posterior.predict, x, samples=s) for s in sorted(samples)}
+    arms |= {f"S = {s}": partial(posterior.predict, x, draws=s) for s in sorted(samples)}
     times: dict[str, list[float]] = {name: [] for name in arms}
     for name in (FORWARD, DRAW, next(reversed(arms))):
         notify(f"{net.name}: warming up, {name}")

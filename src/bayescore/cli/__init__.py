@@ -1,7 +1,7 @@
-"""The command `bayescore`: fit from a shell, list what there is, cite it; benchmarks and experiments.
+"""The command `bayescore`: fit from a shell, train a network, list what there is, cite it; experiments.
 
-A user's mistake is one sentence on standard error and exit code 2, never a traceback. Commands that belong
-to the benchmarks and the experiments are imported when they are asked for.
+A user's mistake is one sentence on standard error and exit code 2, never a traceback. The help, `list`,
+`cite` and the shell completion import neither torch nor the lab: a command imports them when it runs.
 """
 
 from __future__ import annotations
@@ -15,56 +15,74 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bayescore.cli.errors import MISUSED, UserError, complain
 from bayescore.cli.fit import fit_command
 from bayescore.cli.listing import cite, show_list
+from bayescore.cli.terminal import MISUSED, UserError, complain
+from bayescore.cli.train import train_command
 
 __all__ = ["app", "main"]
 
-#: commands that come from elsewhere, by the module that adds them
-_LATER = {
-    "bench": "bayescore_lab.commands",
-    "reproduce": "bayescore_lab.commands",
-    "report": "bayescore_lab.commands",
-    "train": "bayescore.cli.train",
+#: the commands of the lab, a package of its own: their line in the help, and the module that has them
+_LAB = {
+    "reproduce": (
+        "Make tables and figures of the paper again; what was stopped continues where it was.",
+        "bayescore_lab.commands",
+    ),
+    "report": (
+        "Put all that was drawn on one page of HTML, claims and verdicts first.",
+        "bayescore_lab.commands",
+    ),
+    "bench": ("Measure speed, side by side with peers.", "bayescore_lab.commands"),
 }
 
 
 class _Commands(TyperGroup):
-    """The commands of this package, and those of `_LATER` once they are asked for."""
+    """The commands; one of the lab is imported when it is run, not when it is listed or completed."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *_LATER]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in _LATER and cmd_name not in self.commands:
-            self.commands[cmd_name] = _later(cmd_name)
-        return super().get_command(ctx, cmd_name)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _LAB and not ctx.resilient_parsing:
+            self.commands[args[0]] = _lab_command(args[0])
+        return super().resolve_command(ctx, args)
 
 
-def _later(name: str) -> Any:
-    """A command of another package: an app of its own, or a function `add_commands` that fills one."""
-    module = import_module(_LATER[name])
-    outer = typer.Typer()
+def _lab_command(name: str) -> Any:
+    try:
+        import_module("bayescore_lab")
+    except ModuleNotFoundError as problem:
+        if problem.name != "bayescore_lab":
+            raise
+        raise UserError(
+            f"`bayescore {name}` comes with the package bayescore-lab, which is not installed; "
+            "in a checkout of bayescore: pip install ./lab"
+        ) from None
+    module = import_module(_LAB[name][1])
+    lab = typer.Typer()
+    lab.callback()(lambda: None)  # without it, a single command would stand for the whole app
     if hasattr(module, "add_commands"):
-        module.add_commands(outer)
+        module.add_commands(lab)
     else:
-        outer.add_typer(module.app, name=name)
-        outer.callback()(lambda: None)  # without it, a single group would stand for the whole
-    group = typer.main.get_command(outer)
+        lab.add_typer(module.app, name=name)
+    group = typer.main.get_command(lab)
     assert isinstance(group, TyperGroup)
     return group.commands[name]
+
+
+def _not_loaded() -> None:
+    """Stands for a command of the lab in the help; `_Commands` replaces it before it runs."""
+    raise AssertionError("a command of the lab ran before it was loaded")
 
 
 app = typer.Typer(
     cls=_Commands,
     help="Score-based variational inference: fit any posterior whose log density you can differentiate.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("fit")(fit_command)
+app.command("train")(train_command)
 app.command("list")(show_list)
 app.command()(cite)
+for _name, (_line, _) in _LAB.items():
+    app.command(_name, help=_line)(_not_loaded)
 
 
 def _show_version(wanted: bool) -> None:
@@ -79,7 +97,7 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Options of the whole command."""

@@ -1,40 +1,55 @@
-"""Where a fit goes: checked before it runs, written whole or not at all."""
+"""The files of a fit: checked before it runs, written whole or not at all."""
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayescore.cli.errors import UserError
+from bayescore.cli.terminal import FAILED, UserError, console, errors_as_sentences
 from bayescore.inference.export import model_of
 from bayescore.inference.result import Fit
+from bayescore.io import replacing
+from bayescore.plotting import plot_fit, plot_marginals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_output", "check_plot", "check_weights", "write_figure", "write_output", "write_plot"]
+__all__ = [
+    "check_fit_files",
+    "check_plot",
+    "check_weights",
+    "report_written",
+    "write_figure",
+    "write_fit_files",
+]
 
 _OUTPUTS = {".nc": ("arviz", "arviz"), ".safetensors": ("safetensors", "")}
-_PICTURES = dict.fromkeys((".png", ".pdf", ".svg"), ("matplotlib", "plot"))
+_FIGURES = dict.fromkeys((".png", ".pdf", ".svg"), ("matplotlib", "plot"))
+_DRAWS = 4000
 
 
-def check_output(path: Path, draws: int | None, resample: bool = False) -> None:
-    """Refuse an output that could not be written after the fit."""
-    _check("--output", path, _OUTPUTS)
-    if (draws is not None or resample) and path.suffix != ".nc":
-        option = "--draws" if draws is not None else "--resample"
-        raise UserError(
-            f"{option} goes with an --output that ends in .nc; {path.name} keeps the whole density instead"
-        )
+def check_fit_files(output: Path | None, plot: Path | None, draws: int | None, resample: bool) -> None:
+    """Refuse files that could not be written after the fit, and options about draws that nothing holds."""
+    if output is not None:
+        _check("--output", output, _OUTPUTS)
+        if (draws is not None or resample) and output.suffix != ".nc":
+            option = "--output-draws" if draws is not None else "--resample"
+            raise UserError(
+                f"{option} goes with an --output that ends in .nc; {output.name} keeps the whole density "
+                "instead"
+            )
+    elif draws is not None or resample:
+        option = "--output-draws says how many" if draws is not None else "--resample says which"
+        raise UserError(f"{option} draws the output holds; name it with --output fit.nc")
+    if plot is not None:
+        check_plot(plot)
 
 
 def check_plot(path: Path) -> None:
     """Refuse a picture that could not be written after the fit."""
-    _check("--plot", path, _PICTURES)
+    _check("--plot", path, _FIGURES)
 
 
 def check_weights(path: Path) -> None:
@@ -42,27 +57,38 @@ def check_weights(path: Path) -> None:
     _check("--output", path, {".safetensors": ("safetensors", "")})
 
 
-def write_output(fit: Fit, path: Path, draws: int | None, resample: bool = False) -> None:
-    """ArviZ's NetCDF or the fit itself, by the suffix."""
-    if path.suffix == ".safetensors":
-        fit.save(path)
+def write_fit_files(
+    fit: Fit, output: Path | None, plot: Path | None, draws: int | None, resample: bool
+) -> None:
+    """Write ArviZ's NetCDF or the fit itself, by the suffix, and the picture."""
+    if output is None and plot is None:
         return
-    data = fit.to_arviz(draws=draws or 4000, seed=fit.seed, resample=resample)
-    _whole(path, lambda part: data.to_netcdf(str(part)))
-
-
-def write_plot(fit: Fit, path: Path) -> None:
-    """The picture of a fit: its marginals by name where the model has names."""
-    from bayescore.plotting.fits import plot_fit
-    from bayescore.plotting.marginals import plot_marginals
-
-    figure = plot_marginals(fit) if hasattr(model_of(fit.target), "to_posterior") else plot_fit(fit)
-    write_figure(figure, path)
+    if not fit.family.flat().isfinite().all():
+        raise UserError("nothing was written: the parameters of the fit are not finite", FAILED)
+    with errors_as_sentences():
+        if output is not None and output.suffix == ".safetensors":
+            fit.save(output)
+        elif output is not None:
+            data = fit.to_arviz(draws=draws or _DRAWS, seed=fit.seed, resample=resample)
+            with replacing(output) as part:
+                data.to_netcdf(str(part))
+        if plot is not None:
+            # a model's quantities have names, and a panel each
+            named = hasattr(model_of(fit.target), "to_posterior")
+            write_figure(plot_marginals(fit) if named else plot_fit(fit), plot)
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Any picture."""
-    _whole(path, lambda part: figure.savefig(part, dpi=150))
+    """Write a picture."""
+    with replacing(path) as part:
+        figure.savefig(part, dpi=150)
+
+
+def report_written(*paths: Path | None) -> None:
+    """Say which files were written."""
+    for path in paths:
+        if path is not None:
+            console().print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:
@@ -80,11 +106,3 @@ def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:
             pass
     except OSError as problem:
         raise UserError(f"{option} {path} cannot be written: {path.parent}: {problem.strerror}") from problem
-
-
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the destination, then move into place."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bayescore-") as folder:
-        part = Path(folder) / path.name
-        write(part)
-        os.replace(part, path)

@@ -1,29 +1,37 @@
-"""`bayescore fit`: fit a family to a target by a method, and say how good the fit is."""
+"""`bayescore fit`: fit a family to a target by a method, and say how good the fit is.
+
+What needs torch is imported when the command runs, so that its help and its completion do not wait for it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import bayescore as bs
 from bayescore.checks import check_count
-from bayescore.cli.choose import AUTO, choose_family, choose_method
-from bayescore.cli.densities import Source, choose_target
-from bayescore.cli.errors import FAILED, INTERRUPTED, UserError, complain, explained, spoken_warnings
-from bayescore.cli.files import check_output, check_plot, write_output, write_plot
-from bayescore.cli.summary import console, show_fit
-from bayescore.families.base import Family
-from bayescore.inference.fitting import fit
-from bayescore.inference.result import Fit, Outcome
-from bayescore.initial.finding import Start, can_search, find_start
-from bayescore.methods import Method
-from bayescore.targets.base import Target
+from bayescore.cli import names
+from bayescore.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    UserError,
+    complain,
+    console,
+    errors_as_sentences,
+    warnings_as_sentences,
+)
 
 __all__ = ["fit_command"]
 
-_CODES = {Outcome.DIVERGED: FAILED, Outcome.WORSE: FAILED, Outcome.INTERRUPTED: INTERRUPTED}
 _STAN, _START, _METHOD, _FILES = "Stan and PosteriorDB", "Start", "Method", "What is written"
+
+
+def _either(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
 
 
 def fit_command(
@@ -33,6 +41,7 @@ def fit_command(
             metavar="TARGET",
             help="A name that `bayescore list targets` shows, model.stan, posteriordb:NAME, or "
             "path/to/file.py:function, a log density.",
+            autocompletion=lambda: list(names.targets().items()),
         ),
     ],
     dim: Annotated[
@@ -56,7 +65,8 @@ def fit_command(
     family: Annotated[
         str | None,
         typer.Option(
-            help="full, diagonal, low-rank, mixture, planar or zuko; by the dimension unless given.",
+            help=f"{_either(names.families())}; chosen by the dimension unless given.",
+            autocompletion=lambda: list(names.families().items()),
             rich_help_panel=_START,
         ),
     ] = None,
@@ -72,26 +82,32 @@ def fit_command(
     scale: Annotated[
         float | None,
         typer.Option(
-            help="Standard deviation of the start q0; 1 unless given, but Stan programs and posteriors begin "
-            "near a mode then.",
+            help="Standard deviation of q0, 1 unless given; without it Stan programs and posteriors begin "
+            "near a mode.",
             rich_help_panel=_START,
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="auto, proximal, advi, gsm, bam, fisher or score.", rich_help_panel=_METHOD)
-    ] = AUTO,
+        str,
+        typer.Option(
+            help=f"{_either(names.methods())}.",
+            autocompletion=lambda: list(names.methods().items()),
+            rich_help_panel=_METHOD,
+        ),
+    ] = names.AUTO,
     steps: Annotated[
         int | None,
-        typer.Option(help="Iterations; 1000 unless given, what suits with auto.", rich_help_panel=_METHOD),
+        typer.Option(help="Steps; 1000 unless given, and auto chooses its own.", rich_help_panel=_METHOD),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Seed of the run and of a random start.", rich_help_panel=_METHOD)
+        int, typer.Option(help="Seed of the run and of a random q0.", rich_help_panel=_METHOD)
     ] = 0,
-    samples: Annotated[
-        int | None, typer.Option(help="Draws, hence score calls, per iteration.", rich_help_panel=_METHOD)
+    draws: Annotated[
+        int | None, typer.Option(help="Draws, hence score calls, per step.", rich_help_panel=_METHOD)
     ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Step size of the methods that have one.", rich_help_panel=_METHOD)
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of the methods that have one.", rich_help_panel=_METHOD),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -106,7 +122,7 @@ def fit_command(
         Path | None,
         typer.Option(help="Draws for ArviZ (.nc) or the fit itself (.safetensors).", rich_help_panel=_FILES),
     ] = None,
-    draws: Annotated[
+    output_draws: Annotated[
         int | None, typer.Option(help="Draws in the .nc file; 4000 unless given.", rich_help_panel=_FILES)
     ] = None,
     resample: Annotated[
@@ -127,72 +143,52 @@ def fit_command(
     Exit codes: 0 for a fit, 1 for one that diverged or got worse, 2 for a request that cannot be met,
     130 for Ctrl-C (what was reached by then is shown and written).
     """
-    with spoken_warnings():
-        with explained():
-            counts = {
+    from bayescore.cli.choose import (
+        TargetOptions,
+        choose_family,
+        choose_method,
+        choose_target,
+        search_start,
+    )
+    from bayescore.cli.files import check_fit_files, report_written, write_fit_files
+    from bayescore.cli.summary import show_fit
+    from bayescore.inference.result import Outcome
+
+    sizes = {"components": components, "rank": rank, "layers": layers}
+    with warnings_as_sentences():
+        with errors_as_sentences():
+            for option, count in {
                 "--dim": dim,
                 "--steps": steps,
-                "--components": components,
-                "--rank": rank,
-                "--layers": layers,
-            }
-            for option, count in {**counts, "--samples": samples, "--draws": draws}.items():
+                **{f"--{size}": count for size, count in sizes.items()},
+                "--draws": draws,
+                "--output-draws": output_draws,
+            }.items():
                 if count is not None:
                     check_count(option, count)
-        if output is not None:
-            check_output(output, draws, resample)
-        elif draws is not None or resample:
-            option = "--draws says how many" if draws is not None else "--resample says which"
-            raise UserError(f"{option} draws the output holds; name it with --output fit.nc")
-        if plot is not None:
-            check_plot(plot)
-        with explained():
-            how = choose_method(method, samples=samples, learning_rate=learning_rate, settings=settings or [])
-            source = Source(target, dim, target_seed, noise, data, data_folder, program)
-            aim = choose_target(source, quiet=quiet)
-            sizes = {"components": components, "rank": rank, "layers": layers}
-            start = choose_family(family, aim.dim, scale=scale, seed=seed, automatic=how == AUTO, **sizes)
-            begun = _begun(aim, start, seed) if source.is_model and scale is None and how != AUTO else start
-        result = _run(aim, begun, how, steps, seed, quiet)
+        check_fit_files(output, plot, output_draws, resample)
+        with errors_as_sentences():
+            chosen = choose_method(method, draws=draws, lr=lr, settings=settings or [])
+            automatic = chosen == names.AUTO
+            options = TargetOptions(target, dim, target_seed, noise, data, data_folder, program)
+            density = choose_target(options, quiet=quiet)
+            q0 = choose_family(family, density.dim, scale=scale, seed=seed, automatic=automatic, **sizes)
+            searched = options.is_model and scale is None and not automatic
+            start = search_start(density, q0, seed) if searched else q0
+        try:
+            with errors_as_sentences():
+                progress = False if quiet else None
+                result = bs.fit(density, start, chosen, steps=steps, seed=seed, progress=progress)
+        except RuntimeError as problem:  # a factorisation that failed, memory that ran out
+            raise UserError(f"the fit failed: {problem}", FAILED) from problem
         if not quiet:
             kinds = f"{type(result.method).__name__}, {type(result.family).__name__}"
-            show_fit(result, console(), f"{kinds}, {target} in {aim.dim} dimensions")
-        _write(result, output, draws, resample, plot, quiet)
-    if code := _CODES.get(result.outcome):
+            show_fit(result, console(), f"{kinds}, {target} in {density.dim} dimensions")
+        write_fit_files(result, output, plot, output_draws, resample)
+        if not quiet:
+            report_written(output, plot)
+    codes = {Outcome.DIVERGED: FAILED, Outcome.WORSE: FAILED, Outcome.INTERRUPTED: INTERRUPTED}
+    if code := codes.get(result.outcome):
         if quiet:
             complain(f"the fit {result.status}")
         raise typer.Exit(code)
-
-
-def _begun(aim: Target, start: Family | None, seed: int) -> Family | Start | None:
-    """A start near a mode, where a search can find one."""
-    if start is None or not can_search(aim, start):
-        return start
-    return find_start(aim, start, seed=seed)
-
-
-def _run(
-    aim: Target, start: Family | Start | None, how: Method | str, steps: int | None, seed: int, quiet: bool
-) -> Fit:
-    try:
-        with explained():
-            return fit(aim, start, how, steps=steps, seed=seed, progress=False if quiet else None)
-    except RuntimeError as problem:  # a factorisation that failed, memory that ran out
-        raise UserError(f"the fit failed: {problem}", FAILED) from problem
-
-
-def _write(
-    result: Fit, output: Path | None, draws: int | None, resample: bool, plot: Path | None, quiet: bool
-) -> None:
-    if output is None and plot is None:
-        return
-    if not result.family.flat().isfinite().all():
-        raise UserError("nothing was written: the parameters of the fit are not finite", FAILED)
-    with explained():
-        if output is not None:
-            write_output(result, output, draws, resample)
-        if plot is not None:
-            write_plot(result, plot)
-    for path in (output, plot):
-        if path is not None and not quiet:
-            console().print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)

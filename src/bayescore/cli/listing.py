@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from typing import Annotated
 
@@ -12,14 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bayescore.checks import unknown_name
-from bayescore.cli.choose import AUTO
-from bayescore.cli.errors import UserError
-from bayescore.cli.summary import console
-from bayescore.families import FAMILIES
-from bayescore.methods import METHODS
-from bayescore.targets import NAMED
+from bayescore.cli.names import kinds
+from bayescore.cli.terminal import UserError, console
 
-__all__ = ["bibtex", "cite", "lines", "show_list"]
+__all__ = ["bibtex", "cite", "show_list"]
 
 _OWN = (
     "or model.stan, a Stan program with --data data.json; posteriordb:NAME, a posterior of PosteriorDB; "
@@ -49,25 +44,17 @@ _SOFTWARE = """\
 """
 
 
-def lines() -> dict[str, dict[str, str]]:
-    """One sentence per name, for targets, families and methods."""
-    return {
-        "targets": {name: line for name, (line, _) in NAMED.items()},
-        "families": {name: _sentence(family) for name, family in FAMILIES.items()},
-        "methods": {
-            AUTO: "The default: begins near a mode, runs BaM or proximal score matching, keeps the best q.",
-            **{name: _sentence(method) for name, method in METHODS.items()},
-        },
-    }
-
-
 def show_list(
     kind: Annotated[
-        str | None, typer.Argument(help="targets, families or methods; all three unless given.")
+        str | None,
+        typer.Argument(
+            help="targets, families or methods; all three unless given.",
+            autocompletion=lambda: ["targets", "families", "methods"],
+        ),
     ] = None,
 ) -> None:
     """List the targets, families and methods, one line each."""
-    known = lines()
+    known = kinds()
     if kind is not None and kind not in known:
         raise UserError(str(unknown_name("list", kind, known)))
     out = console()
@@ -92,9 +79,3 @@ def bibtex() -> str:
 def cite() -> None:
     """Print BibTeX entries of the paper and of this software."""
     typer.echo(bibtex(), nl=False)
-
-
-def _sentence(member: type) -> str:
-    """The first sentence of the file that defines a family or method."""
-    text = (sys.modules[member.__module__].__doc__ or "").strip()
-    return " ".join(text.split("\n\n")[0].split())

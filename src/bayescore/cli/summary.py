@@ -11,27 +11,21 @@ from rich.table import Table
 from rich.text import Text
 
 from bayescore.inference.export import columns, groups, model_of
-from bayescore.inference.result import Fit, Outcome
+from bayescore.inference.result import Fit, Outcome, Trust, why_no_diagnosis
 from bayescore.metrics import Estimate
 
-__all__ = ["console", "marginals", "show_fit"]
+__all__ = ["marginals", "show_fit"]
 
 COORDINATES = 20
 DRAWS = 10_000
 LEVELS = (0.05, 0.5, 0.95)
 _COLOURS = {Outcome.CONVERGED: "green", Outcome.WORSE: "red", Outcome.DIVERGED: "red"}
-_PIPE_WIDTH = 120
 _ADVICE = {
-    "good": "means, standard deviations and quantiles below can be used",
-    "usable": "rough numbers; draws kept by importance weights (--resample) are better",
-    "do not": "try a richer family, another parametrisation or more steps",
+    Trust.GOOD: "means, standard deviations and quantiles below can be used",
+    Trust.USABLE: "rough numbers; draws kept by importance weights (--resample) are better",
+    Trust.POOR: "try a richer family, another parametrisation or more steps",
 }
-
-
-def console() -> Console:
-    """Standard output; a pipe gets wide lines instead of the 80 columns that rich assumes."""
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=_PIPE_WIDTH)
+_TONES = {Trust.GOOD: "green", Trust.POOR: "red", Trust.IMPROPER: "red"}
 
 
 def marginals(fit: Fit) -> dict[str, tuple[float, ...]]:
@@ -53,19 +47,21 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
     """The summary, on standard output."""
     counts = fit.counts
     calls = f"{counts.score_calls:,}"
-    if counts.start_calls:
-        calls += f", of which {counts.start_calls:,} went into the start"
+    if counts.search_calls:
+        calls += f", of which {counts.search_calls:,} went into the start"
     if counts.hessian_products:
         calls += f", and {counts.hessian_products:,} Hessian products"
     if counts.skipped_steps:
         calls += f"; {counts.skipped_steps:,} steps skipped for scores that were not finite"
+    none = f"none: {why_no_diagnosis(fit)}"
+    advice = f"; {_ADVICE[fit.trust]}" if fit.trust in _ADVICE else ""
     lines = {
         "status": Text(fit.status, _COLOURS.get(fit.outcome, "yellow")),
         "score calls": Text(calls),
         "seconds": Text(f"{fit.seconds:.2f}"),
-        "ELBO": Text(f"none: {fit.reasons['elbo']}" if fit.elbo is None else _number(fit.elbo)),
-        "k-hat": Text(f"none: {fit.reasons['khat']}" if fit.khat is None else _number(fit.khat)),
-        "verdict": Text(_verdict(fit), _tone(fit.verdict)),
+        "ELBO": Text(none if fit.elbo is None else _number(fit.elbo)),
+        "k-hat": Text(none if fit.khat is None else _number(fit.khat)),
+        "verdict": Text(f"{fit.verdict}{advice}", _TONES.get(fit.trust, "yellow")),
     }
     finite = bool(fit.family.flat().isfinite().all())
     if finite and getattr(model_of(fit.target), "has_reference", False):
@@ -89,15 +85,6 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
     if total > COORDINATES:
         what = "numbers" if len(rows) > COORDINATES else "coordinates"
         out.print(Text(f"  the first {COORDINATES} of {total:,} {what}", "dim"))
-
-
-def _verdict(fit: Fit) -> str:
-    advice = next((words for start, words in _ADVICE.items() if fit.verdict.startswith(start)), "")
-    return f"{fit.verdict}; {advice}" if advice and not fit.doubts else fit.verdict
-
-
-def _tone(verdict: str) -> str:
-    return "green" if verdict.startswith("good") else "red" if verdict.startswith("do not") else "yellow"
 
 
 def _short(value: float, sd: float) -> str:

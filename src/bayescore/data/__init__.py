@@ -1,6 +1,6 @@
 """Data sets by name: from a folder of yours, the cache, or their public address, checked by SHA-256."""
 
-from bayescore.data.images import IMAGE_SETS, Images, images
-from bayescore.data.split import Split, split
+from bayescore.data.labelled_images import IMAGE_SETS, Images, images
+from bayescore.data.splitting import Split, split
 
 __all__ = ["IMAGE_SETS", "Images", "Split", "images", "split"]

@@ -1,7 +1,7 @@
 """Where a file of a data set is found: the folder $BAYESCORE_DATA, then the cache, then its public address.
 
-A file is known by the SHA-256 of its uncompressed content, because copies of one file are compressed
-differently. Content that does not match is refused; a download that does not match is removed.
+A file is identified by the SHA-256 of its uncompressed content, because copies of one file are compressed
+differently. Content that does not match is refused; a download that does not match never enters the cache.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+
+from bayescore.io import replacing
 
 __all__ = ["Source", "read"]
 
@@ -32,8 +34,8 @@ def read(source: Source) -> bytes:
     """
     for place in _places(source):
         if place.is_file():
-            return _content(source, place)
-    return _content(source, _download(source))
+            return _content(source, place, place.read_bytes())
+    return _download(source)
 
 
 def _places(source: Source) -> list[Path]:
@@ -47,9 +49,10 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bayescore", "data")
 
 
-def _content(source: Source, place: Path) -> bytes:
+def _content(source: Source, place: Path, compressed: bytes) -> bytes:
+    """The uncompressed bytes of the file at `place`, if they are those that the source promises."""
     try:
-        content = gzip.decompress(place.read_bytes())
+        content = gzip.decompress(compressed)
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
         raise ValueError(
             f"{place} is not a whole gzip file ({problem}); remove it to fetch it anew"
@@ -63,7 +66,8 @@ def _content(source: Source, place: Path) -> bytes:
     return content
 
 
-def _download(source: Source) -> Path:
+def _download(source: Source) -> bytes:
+    """The content of the file, which is also put into the cache."""
     try:
         import pooch
     except ImportError:
@@ -71,19 +75,20 @@ def _download(source: Source) -> Path:
             f"{source.path} is in no data folder, and downloading it needs pooch: "
             "pip install 'bayescore[data]', or set BAYESCORE_DATA to a folder that holds it"
         ) from None
-    target = _cache() / source.path
+    place = _cache() / source.path
     problems = []
     for address in source.addresses:
         try:
-            pooch.retrieve(address, known_hash=None, fname=target.name, path=target.parent)
-            _content(source, target)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(place) as part:
+                pooch.retrieve(address, known_hash=None, fname=part.name, path=part.parent)
+                content = _content(source, place, part.read_bytes())
         except ValueError as problem:
-            target.unlink(missing_ok=True)
             problems.append(f"{address}: {problem}")
         except OSError as problem:  # no network, refused, not found
             problems.append(f"{address}: {type(problem).__name__}")
         else:
-            return target
+            return content
     raise FileNotFoundError(
         f"{source.path} could not be downloaded ({'; '.join(problems)}); "
         "set BAYESCORE_DATA to a folder that holds it"

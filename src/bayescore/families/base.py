@@ -41,7 +41,7 @@ class Family(ABC):
     #: whether `score_and_pullback` needs no automatic differentiation
     closed_form: ClassVar[bool] = False
     #: a learning rate that suits its parameters
-    learning_rate: ClassVar[float] = 0.01
+    lr: ClassVar[float] = 0.01
 
     dim: int
 

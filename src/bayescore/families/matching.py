@@ -1,7 +1,7 @@
 """The gradient of score matching at fixed points while the parameters move in place.
 
 Score matching asks thousands of times for
-    grad over lambda of sum_s e_s . g(x_s),   e = c + k g held fixed,                             (1)
+    J^T e = grad over lambda of sum_s e_s . g(x_s),   e = k g + c held fixed,                     (1)
 at the same points x. What does not change between two answers is prepared once here: views, masks, buffers.
 For full Gaussians by the factor L of their precision, rows being points, d = m - x and u = d L, so that
 g = u L^T, the gradient of sum_s e_s . g(x_s) + a_s log q(x_s) is
@@ -32,24 +32,24 @@ class Matching:
 
     def __init__(self, family: Family, x: Tensor) -> None:
         self._family, self._x = family, x
-        self.move()
+        self.refresh()
 
-    def move(self) -> None:
-        """Take note of parameters that moved."""
+    def refresh(self) -> None:
+        """Compute again what depends on the parameters, after they have moved."""
         self._g, self._pullback = self._family.score_and_pullback(self._x)
 
     def score(self) -> Tensor:
         """g at the points, (F, S, D)."""
         return self._g
 
-    def pull(self, c: Tensor, k: float) -> Tensor:
-        """(1) in the order of `Family.flat`, (F, P); the next call may overwrite it."""
+    def gradient(self, k: float, c: Tensor) -> Tensor:
+        """(1), J^T (k g + c), in the order of `Family.flat`, (F, P); the next call may overwrite it."""
         gradients = self._pullback(torch.add(c, self._g, alpha=k))
         return torch.cat([g.reshape(len(c), -1) for g in gradients.values()], -1)
 
 
 class PrecisionFrame:
-    """The tensors of (2) for full Gaussians with the batch shape B, which `move` and `pull` overwrite.
+    """The tensors of (2) for full Gaussians with the batch shape B; `refresh` and `pull_back` overwrite them.
 
     Arguments:
         mean, raw: the parameters m (B, D) and R (B, D, D).
@@ -76,14 +76,14 @@ class PrecisionFrame:
         self.e_rows, self._d_rows = left[:, :S], left[:, S:]
         self.u_rows, self._w_rows = self._right[:, :S], self._right[:, S:]
 
-    def move(self) -> None:
+    def refresh(self) -> None:
         """L, d and u from the parameters."""
         torch.mul(self._raw, self._lower, out=self._factor)
         torch.exp(self._log_diagonal, out=self._diagonal)
         torch.sub(self._mean, self._x, out=self._d)
         torch.bmm(self._d_rows, self.L, out=self.u_rows)
 
-    def pull(self, mean: Tensor, raw: Tensor, a: Tensor | None = None) -> None:
+    def pull_back(self, mean: Tensor, raw: Tensor, a: Tensor | None = None) -> None:
         """(2) but for its last term, from `e` into mean (|B|, 1, D) and raw (|B|, D, D)."""
         torch.bmm(self.e_rows, self.L, out=self._w_rows)
         if a is not None:
@@ -103,16 +103,16 @@ class PrecisionMatching(Matching):
         self._grad = x.new_empty(F, D + D * D)
         self._grad_mean = self._grad[:, :D].unsqueeze(-2)
         self._grad_raw = self._grad[:, D:].unflatten(-1, (D, D))
-        self.move()
+        self.refresh()
 
-    def move(self) -> None:
-        self._frame.move()
+    def refresh(self) -> None:
+        self._frame.refresh()
 
     def score(self) -> Tensor:
         return torch.bmm(self._frame.u_rows, self._frame.LT)
 
-    def pull(self, c: Tensor, k: float) -> Tensor:
+    def gradient(self, k: float, c: Tensor) -> Tensor:
         frame = self._frame
         torch.baddbmm(c, frame.u_rows, frame.LT, alpha=k, out=frame.e_rows)
-        frame.pull(self._grad_mean, self._grad_raw)
+        frame.pull_back(self._grad_mean, self._grad_raw)
         return self._grad

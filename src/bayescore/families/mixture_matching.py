@@ -31,21 +31,21 @@ class MixtureMatching(Matching):
         self._grad_mean, self._grad_raw = x.new_empty(F * K, 1, D), x.new_empty(F * K, D, D)
         self._flat_mean, self._flat_raw = self._grad_mean.view(F, K * D), self._grad_raw.view(F, K * D * D)
         self._grad_diagonal = self._grad_raw.diagonal(dim1=-2, dim2=-1).view(F, K, D)
-        self.move()
+        self.refresh()
 
-    def move(self) -> None:
+    def refresh(self) -> None:
         frame = self._frame
-        frame.move()
+        frame.refresh()
         log_r = (self._logits.log_softmax(-1) + frame.log_diagonal.sum(-1)).unsqueeze(-1)
         self._r = torch.sub(log_r, frame.u.square().sum(-1), alpha=0.5).softmax(-2).unsqueeze(-1)
         self._g_k = torch.bmm(frame.u_rows, frame.LT).view(self._shape)  # (F, K, S, D)
         self._g = (self._r * self._g_k).sum(-3)
 
-    def pull(self, c: Tensor, k: float) -> Tensor:
+    def gradient(self, k: float, c: Tensor) -> Tensor:
         e = torch.add(c, self._g, alpha=k).unsqueeze(-3)
         torch.mul(self._r, e, out=self._frame.e)
         a = (self._frame.e * (self._g_k - self._g.unsqueeze(-3))).sum(-1)  # (F, K, S)
-        self._frame.pull(self._grad_mean, self._grad_raw, a)  # (2)
+        self._frame.pull_back(self._grad_mean, self._grad_raw, a)  # (2)
         logits = a.sum(-1)  # (1)
         self._grad_diagonal.add_(logits.unsqueeze(-1))
         return torch.cat([logits, self._flat_mean, self._flat_raw], -1)

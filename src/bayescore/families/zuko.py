@@ -43,7 +43,7 @@ class ZukoFlow(Family):
     """
 
     name: ClassVar[str] = "zuko"
-    learning_rate: ClassVar[float] = 0.001
+    lr: ClassVar[float] = 0.001
 
     def __init__(self, flow: nn.Module) -> None:
         if not isinstance(flow, _zuko().lazy.Flow):

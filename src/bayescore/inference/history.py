@@ -30,7 +30,7 @@ class History:
         for key, value in row.items():
             self.columns.setdefault(key, []).append(value)
 
-    def cut(self, rows: int) -> None:
+    def truncate(self, rows: int) -> None:
         """Keep the first rows only."""
         for values in self.columns.values():
             del values[rows:]
@@ -63,7 +63,7 @@ class History:
         if not isinstance(other, History) or list(self.columns) != list(other.columns):
             return False
         pairs = zip(self.columns.values(), other.columns.values(), strict=True)
-        return all(_alike(mine, theirs) for mine, theirs in pairs)
+        return all(_same(mine, theirs) for mine, theirs in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -74,8 +74,8 @@ class History:
         return f"History({len(self)} rows; last: {last})"
 
 
-def _alike(mine: list[float], theirs: list[float]) -> bool:
-    """Equal entry by entry, where a missing number (NaN) equals a missing number."""
+def _same(mine: list[float], theirs: list[float]) -> bool:
+    """Equal entry by entry, where NaN equals NaN."""
     return len(mine) == len(theirs) and all(
         a == b or (a != a and b != b) for a, b in zip(mine, theirs, strict=True)
     )

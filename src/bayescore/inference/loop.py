@@ -1,15 +1,15 @@
-"""The loop: the only one, for every method and any number of independent fits.
+"""The loop that steps a method: every `bs.fit` runs through it, with any method and any number of fits.
 
 F fits run as one batch with a leading dimension F, each with its own random stream, so that no fit depends on
-which others share its batch. A step is pure, so a fit that must skip it (a score was not finite) or has ended
-simply keeps its old state.
+which others share its batch. A step is pure: a fit that has ended, or must skip a step because a score was
+not finite, keeps its old state. (Networks are trained by optimizers, which step in place: nn/loop.py.)
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from bayescore.families.base import Family
 from bayescore.inference.history import History
-from bayescore.inference.outcome import Outcome
-from bayescore.inference.result import Fit
-from bayescore.inference.stopping import Plateau, final_status
-from bayescore.initial.checks import check_start
+from bayescore.inference.options import Metric, RunOptions
+from bayescore.inference.result import Fit, Outcome, Pending
+from bayescore.inference.stopping import final_status
+from bayescore.initial.checks import check_target
 from bayescore.methods import Method, State
 from bayescore.metrics.divergence import ELBO
 from bayescore.progress import Progress
@@ -29,172 +29,184 @@ from bayescore.rng import Streams
 from bayescore.targets.base import Target, as_batch
 from bayescore.targets.counting import CountingOracle, Counts
 
-__all__ = ["Callback", "Loop", "Metric", "Options"]
+__all__ = ["Loop"]
 
-Metric = Callable[[Family, Target], Tensor]
-Callback = Callable[[Fit], bool | None]
-Pending = tuple[float, int, int]
-MOST_SKIPS = 50  # steps in a row without a finite score that end a run
+MAX_SKIPS = 50  # steps in a row without a finite score after which a run ends
 
 
 @dataclass(frozen=True)
-class Options:
-    metrics: Mapping[str, Metric] | None
-    due: frozenset[int]  # steps to record
-    stop: Plateau | None
-    callbacks: tuple[Callback, ...]
-    progress: bool | None
-    check: bool
+class _End:
+    """How and where one fit of the batch ended; the others may go on."""
+
+    outcome: Outcome
+    status: str
+    state: State  # of this fit, a batch of one
+    streams: Tensor  # (1, bytes)
+    pending: Pending
 
 
 class Loop:
-    """A batch of F runs on its way."""
+    """A batch of F fits on its way.
+
+    Arguments:
+        target: the targets as one batch, or one that serves all.
+        members: the F targets one by one.
+        method: what is stepped.
+        state: where it stands.
+        seeds: of the F random streams.
+        options: of the run.
+    """
 
     def __init__(
         self,
         target: Target,
+        members: Sequence[Target],
         method: Method,
         state: State,
         seeds: Sequence[int],
-        options: Options,
-        members: list[Target],
+        options: RunOptions,
     ) -> None:
-        self.target, self.method, self.state = target, method, state
-        self.options, self.members = options, members
-        self.seeds, F = list(seeds), len(seeds)
+        self.target, self.members, self.method, self.state = target, members, method, state
+        self.seeds, self.options, F = list(seeds), options, len(seeds)
+        self.record_steps = options.record_steps(state.horizon)
         self.streams = Streams(self.seeds, dtype=state.family.dtype, device=state.family.device)
         self.oracle = CountingOracle(target, self.streams)
-        for name in options.metrics or ():
-            if name in ("step", "score_calls", "seconds", "loss"):
-                raise ValueError(f"a metric cannot be called {name!r}: the history has a column of that name")
         default: dict[str, Metric] = {"elbo": ELBO()} if target.has_density else {}
         self.metrics = default if options.metrics is None else dict(options.metrics)
         self.histories = [History() for _ in range(F)]
         self.counts = [Counts() for _ in range(F)]
-        # sum and number of the losses since the last record, and steps skipped in a row
-        self.pending: list[Pending] = [(0.0, 0, 0)] * F
-        self.ended: list[tuple[Outcome, str] | None] = [None] * F
-        self.final: list[State | None] = [None] * F
-        self.frozen: list[tuple[Tensor, Pending] | None] = [None] * F  # streams and pending
-        self.earlier = self.seconds = 0.0
+        self.pending = [Pending() for _ in range(F)]
+        self.ends: list[_End | None] = [None] * F
+        self.earlier_seconds = self.seconds = 0.0
 
     @classmethod
-    def start(
+    def from_families(
         cls,
         target: Target,
+        members: Sequence[Target],
         family: Family,
         method: Method,
         steps: int,
         seeds: Sequence[int],
-        options: Options,
-        members: list[Target] | None = None,
+        options: RunOptions,
     ) -> Loop:
+        """The loop that begins at a batch of families (F,)."""
         state = method.init(family.in_form(method.form), steps)
-        loop = cls(target, method, state, seeds, options, members or [target])
-        calls = check_start(target, family) if options.check else 0
-        loop.counts = [Counts(check_calls=calls)] * len(seeds)
-        loop._record(loop.state)
-        return loop
+        return cls(target, members, method, state, seeds, options)
 
     @classmethod
-    def resumed(cls, fit: Fit, options: Options) -> Loop:
+    def from_fit(cls, fit: Fit, options: RunOptions) -> Loop:
+        """The loop that goes on where a fit ended."""
         assert fit.target is not None
-        loop = cls(as_batch([fit.target]), fit.method, fit.state, [fit.seed], options, [fit.target])
+        loop = cls(as_batch([fit.target]), [fit.target], fit.method, fit.state, [fit.seed], options)
         loop.streams.restore(fit.streams)
-        loop.histories, loop.counts, loop.earlier = [fit.history.copy()], [fit.counts], fit.seconds
+        loop.histories, loop.counts, loop.earlier_seconds = [fit.history.copy()], [fit.counts], fit.seconds
         loop.oracle.score_calls = fit.counts.score_calls
         loop.oracle.hessian_products = fit.counts.hessian_products
         loop.pending = [fit.pending]
         return loop
 
     def run(self) -> list[Fit]:
-        began = time.perf_counter() - self.earlier
-        before = self._mark()
+        """Check the target, take all steps, and return the fits; Ctrl-C returns them as they stand."""
+        if not len(self.histories[0]):  # else it goes on where a fit ended
+            if self.options.check:
+                calls = check_target(self.target, self.state.family)
+                self.counts = [Counts(check_calls=calls) for _ in self.seeds]
+            self._record()
+        began = time.perf_counter() - self.earlier_seconds
+        before = self._snapshot()
         with Progress(self.state.horizon, self.state.step, self.options.progress) as bar, torch.no_grad():
             try:
-                while self.state.step < self.state.horizon and not all(self.ended):
-                    before = self._mark()
-                    self.state = self._step(self.state)
+                while self.state.step < self.state.horizon and not all(self.ends):
+                    before = self._snapshot()
+                    self._step()
                     if bar.shown:
                         bar.update(self.state.step, self._losses()[0], self.oracle.score_calls)
-                    if self.state.step in self.options.due:
+                    if self.state.step in self.record_steps:
                         self.seconds = time.perf_counter() - began
-                        self._record(self.state)
-                        self._judge(self.state)
+                        self._record()
+                        self._end_early()
             except KeyboardInterrupt:
                 self._roll_back(before)
-                self.seconds = time.perf_counter() - began
-                return self.stop()
+                self._end(range(len(self.seeds)), Outcome.INTERRUPTED, self._interrupted())
         self.seconds = time.perf_counter() - began
-        return [self._result(i) for i in range(len(self.seeds))]
+        return [self._fit(i) for i in range(len(self.seeds))]
 
-    def stop(self) -> list[Fit]:
-        """The fits as they stand, interrupted."""
-        text = f"interrupted at step {self.state.step} of {self.state.horizon}; bs.resume(fit) continues it"
-        self._end(self.state, range(len(self.seeds)), Outcome.INTERRUPTED, text)
-        return [self._result(i) for i in range(len(self.seeds))]
+    def not_run(self, outcome: Outcome = Outcome.INTERRUPTED, status: str | None = None) -> list[Fit]:
+        """The fits before their first step, with the record made there, where no step is to be taken."""
+        self._record()
+        self._end(range(len(self.seeds)), outcome, self._interrupted() if status is None else status)
+        return [self._fit(i) for i in range(len(self.seeds))]
 
-    def _mark(self) -> tuple[Any, ...]:
-        """Where the run stands, to be able to forget the iteration that comes."""
+    def _interrupted(self) -> str:
+        return f"interrupted at step {self.state.step} of {self.state.horizon}; bs.resume(fit) continues it"
+
+    def _snapshot(self) -> tuple[Any, ...]:
+        """Where the run stands before an iteration."""
         counted = self.oracle.score_calls, self.oracle.hessian_products
-        lists = list(self.counts), list(self.ended), list(self.final)
         rows = [len(history) for history in self.histories]
-        return self.state, self.streams.rows(), counted, self.pending, lists, rows
+        return (
+            self.state,
+            self.streams.rows(),
+            counted,
+            self.pending,
+            list(self.counts),
+            list(self.ends),
+            rows,
+        )
 
-    def _roll_back(self, mark: tuple[Any, ...]) -> None:
-        """Forget an iteration that was interrupted, so that resuming repeats it."""
-        self.state, streams, counted, self.pending, lists, rows = mark
-        self.counts, self.ended, self.final = lists
+    def _roll_back(self, snapshot: tuple[Any, ...]) -> None:
+        """Undo an iteration that was interrupted, so that resuming repeats it."""
+        self.state, streams, counted, self.pending, self.counts, self.ends, rows = snapshot
         self.streams.restore(streams)
         self.oracle.score_calls, self.oracle.hessian_products = counted
         for history, length in zip(self.histories, rows, strict=True):
-            history.cut(length)
+            history.truncate(length)
 
-    def _step(self, state: State) -> State:
-        self.oracle.bad = None
-        new, info = self.method.step(state, self.oracle, self.streams)
-        pairs = zip(self.pending, info.loss.tolist(), strict=True)
-        if self.oracle.bad is None:
-            self.pending = [(total + loss, n + 1, 0) for (total, n, _), loss in pairs]
-            return new
-        bad = self.oracle.bad.tolist()
+    def _step(self) -> None:
+        """One step of the method; the fits for which a score was not finite skip it."""
+        before, self.oracle.failed = self.state, None
+        self.state, info = self.method.step(before, self.oracle, self.streams)
+        if self.oracle.failed is None:
+            self.pending = [
+                Pending(p.loss_sum + loss, p.losses + 1)
+                for p, loss in zip(self.pending, info.loss.tolist(), strict=True)
+            ]
+            return
+        failed = self.oracle.failed.tolist()
+        self.state = self.state.except_where(self.oracle.failed, before)
         self.pending = [
-            (total, n, skips + 1) if skip else (total + loss, n + 1, 0)
-            for skip, ((total, n, skips), loss) in zip(bad, pairs, strict=True)
+            p._replace(skipped=p.skipped + 1) if skip else Pending(p.loss_sum + loss, p.losses + 1)
+            for p, loss, skip in zip(self.pending, info.loss.tolist(), failed, strict=True)
         ]
-        kept = new.except_where(self.oracle.bad, state)
-        for i, skip in enumerate(bad):
-            if skip and self.ended[i] is None:
+        for i, skip in enumerate(failed):
+            if skip and self.ends[i] is None:
                 self.counts[i] = replace(self.counts[i], skipped_steps=self.counts[i].skipped_steps + 1)
-            if self.pending[i][2] >= MOST_SKIPS:
-                began = new.step - MOST_SKIPS
-                text = f"diverged at step {began}: no finite score in the {MOST_SKIPS} steps since"
-                self._end(kept, [i], Outcome.DIVERGED, text)
-        return kept
+            if self.pending[i].skipped >= MAX_SKIPS:
+                since = self.state.step - MAX_SKIPS
+                text = f"diverged at step {since}: no finite score in the {MAX_SKIPS} steps since"
+                self._end([i], Outcome.DIVERGED, text)
 
-    def _record(self, state: State) -> None:
-        values = {name: self._evaluate(name, state) for name in self.metrics}
-        spent = sum(m.draws for m in self.metrics.values() if isinstance(m, ELBO))
+    def _record(self) -> None:
+        """Add a row to the history of every fit that has not ended."""
+        values = {name: self._evaluate(name) for name in self.metrics}
+        evaluations = sum(m.draws for m in self.metrics.values() if isinstance(m, ELBO))
         losses = self._losses()
         for i, history in enumerate(self.histories):
-            if self.ended[i] is None:
-                self.counts[i] = replace(
-                    self.counts[i],
-                    score_calls=self.oracle.score_calls,
-                    hessian_products=self.oracle.hessian_products,
-                    density_evaluations=self.counts[i].density_evaluations + spent,
-                )
+            if self.ends[i] is None:
+                self._count_calls(i)
+                self.counts[i] += Counts(density_evaluations=evaluations)
                 history.add(
-                    step=state.step,
+                    step=self.state.step,
                     score_calls=self.oracle.score_calls,
                     seconds=self.seconds,
                     loss=losses[i],
                     **{name: float(value[i]) for name, value in values.items()},
                 )
-        self.pending = [(0.0, 0, skips) for _, _, skips in self.pending]
+        self.pending = [Pending(skipped=p.skipped) for p in self.pending]
 
-    def _evaluate(self, name: str, state: State) -> Tensor:
-        value = self.metrics[name](state.family, self.target)
+    def _evaluate(self, name: str) -> Tensor:
+        value = self.metrics[name](self.state.family, self.target)
         if not isinstance(value, Tensor):
             raise TypeError(
                 f"metric {name!r} must return a tensor, one number per fit; got {type(value).__name__}"
@@ -205,59 +217,66 @@ class Loop:
         return value.detach().double().cpu()
 
     def _losses(self) -> list[float]:
-        """The mean loss since the last record, NaN where there is none."""
-        return [total / n if n else math.nan for total, n, _ in self.pending]
+        """The mean loss of each fit since the last record, NaN where there is none."""
+        return [p.loss_sum / p.losses if p.losses else math.nan for p in self.pending]
 
-    def _judge(self, state: State) -> None:
+    def _end_early(self) -> None:
         """End the fits that diverged, reached a plateau, or were stopped by a callback."""
-        finite = state.family.flat().isfinite().all(-1).cpu()
+        step, stop = self.state.step, self.options.stop
+        finite = self.state.family.flat().isfinite().all(-1).cpu()
         for i, history in enumerate(self.histories):
-            if self.ended[i] is not None:
+            if self.ends[i] is not None:
                 continue
             if not finite[i]:
-                text = f"diverged at step {state.step}: the parameters are no longer finite"
-                self._end(state, [i], Outcome.DIVERGED, text)
-            elif self.options.stop is not None and (reached := self.options.stop.reached(history)):
-                self._end(state, [i], Outcome.CONVERGED, f"converged at step {state.step}: {reached}")
-            elif self._asked_to_stop(i, state):
-                self._end(state, [i], Outcome.STOPPED, f"stopped by a callback at step {state.step}")
+                text = f"diverged at step {step}: the parameters are no longer finite"
+                self._end([i], Outcome.DIVERGED, text)
+            elif stop is not None and (reached := stop.reached(history)):
+                self._end([i], Outcome.CONVERGED, f"converged at step {step}: {reached}")
+            elif self._asked_to_stop(i):
+                self._end([i], Outcome.STOPPED, f"stopped by a callback at step {step}")
 
-    def _asked_to_stop(self, i: int, state: State) -> bool:
+    def _asked_to_stop(self, i: int) -> bool:
         """Whether a callback says so; all of them are called."""
-        answers = [callback(self._result(i, state)) for callback in self.options.callbacks]
+        answers = [callback(self._fit(i)) for callback in self.options.callbacks]
         return any(answers)
 
-    def _end(self, state: State, which: Sequence[int], outcome: Outcome, text: str) -> None:
+    def _end(self, which: Iterable[int], outcome: Outcome, status: str) -> None:
         for i in which:
-            if self.ended[i] is None:
-                self.ended[i], self.final[i] = (outcome, text), state.member(i)
-                self.frozen[i] = self._pace(i)
-                self.counts[i] = replace(
-                    self.counts[i],
-                    score_calls=self.oracle.score_calls,
-                    hessian_products=self.oracle.hessian_products,
-                )
+            if self.ends[i] is None:
+                self.ends[i] = self._end_here(i, outcome, status)
+                self._count_calls(i)
 
-    def _pace(self, i: int) -> tuple[Tensor, Pending]:
-        """Where the random stream and the running loss of fit i stand."""
-        return self.streams.state()[i : i + 1].clone(), self.pending[i]
+    def _end_here(self, i: int, outcome: Outcome, status: str) -> _End:
+        streams = self.streams.state()[i : i + 1].clone()
+        return _End(outcome, status, self.state.member(i), streams, self.pending[i])
 
-    def _result(self, i: int, state: State | None = None) -> Fit:
-        final = self.final[i]
-        member = final if final is not None else (state if state is not None else self.state).member(i)
-        ended = self.ended[i] or final_status(self.histories[i], member.step, member.horizon)
-        streams, pending = self.frozen[i] or self._pace(i)
+    def _count_calls(self, i: int) -> None:
+        self.counts[i] = replace(
+            self.counts[i],
+            score_calls=self.oracle.score_calls,
+            hessian_products=self.oracle.hessian_products,
+        )
+
+    def _fit(self, i: int) -> Fit:
+        """Fit i: as it ended, or as it stands."""
+        end = self.ends[i]
+        if end is None:
+            step, horizon = self.state.step, self.state.horizon
+            if step < horizon:
+                end = self._end_here(i, Outcome.RUNNING, f"running, at step {step} of {horizon}")
+            else:
+                end = self._end_here(i, *final_status(self.histories[i], horizon))
         return Fit(
-            family=member.family[0],
+            family=end.state.family[0],
             method=self.method,
-            target=self.members[i] if len(self.members) > 1 else self.members[0],
-            outcome=ended[0],
-            status=ended[1],
+            target=self.members[i],
+            outcome=end.outcome,
+            status=end.status,
             history=self.histories[i].copy(),
             counts=self.counts[i],
             seconds=self.seconds,
             seed=self.seeds[i],
-            state=member,
-            streams=streams,
-            pending=pending,
+            state=end.state,
+            streams=end.streams,
+            pending=end.pending,
         )

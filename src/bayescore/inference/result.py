@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from bayescore.checks import check_count
-from bayescore.families import by_name as family_by_name
 from bayescore.families.base import Family
-from bayescore.inference import storage as saved
+from bayescore.inference import storage
 from bayescore.inference.export import columns, groups, inference_data, model_of
 from bayescore.inference.history import History
-from bayescore.inference.outcome import Outcome
 from bayescore.initial.checks import check_match
-from bayescore.methods import by_name as method_by_name
+from bayescore.initial.finding import Start
 from bayescore.methods.base import Method, State
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
@@ -34,20 +32,50 @@ from bayescore.targets.counting import Counts
 if TYPE_CHECKING:
     import arviz
 
-__all__ = ["Counts", "Fit", "Outcome"]
+__all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "why_no_diagnosis"]
 
 DIAGNOSIS_DRAWS = 4000
-EVEN = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
+CONSTANT_SPREAD = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
+
+
+class Outcome(Enum):
+    """How a run ended, as a code; `Fit.status` says it in a sentence."""
+
+    RUNNING = "running"
+    CONVERGED = "converged"
+    BUDGET = "step budget used"
+    WORSE = "got worse"
+    DIVERGED = "diverged"
+    INTERRUPTED = "interrupted"
+    STOPPED = "stopped by a callback"
+
+
+class Trust(Enum):
+    """How far to trust a fit, as a code; `Fit.verdict` says it in a sentence."""
+
+    GOOD = "good"
+    USABLE = "usable"
+    POOR = "poor"
+    IMPROPER = "the target cannot be normalised"
+    UNKNOWN = "unknown"
+
+
+class Pending(NamedTuple):
+    """What a run has gathered for its next record."""
+
+    loss_sum: float = 0.0  # of the losses since the last record
+    losses: int = 0  # their number
+    skipped: int = 0  # steps skipped in a row, across records
 
 
 @dataclass(frozen=True)
 class Fit:
     """A fitted approximation.
 
-    `family` is the approximation, `status` says in a sentence how the run ended, `history` holds what was
-    recorded, `khat` and `elbo` are diagnostics with Monte Carlo errors (None where there is no density;
-    `reasons` then says why). `notes` are sentences on what an automatic fit did; `doubts` are reasons not to
-    trust it that the diagnostics do not see.
+    `family` is the approximation and `history` what was recorded. Three things are said in words: `status`,
+    how the run ended; `verdict`, whether to trust the approximation, and why or why not; `notes`, what an
+    automatic fit did. `outcome` and `trust` are the codes of the first two. `khat` and `elbo` are diagnostics
+    with Monte Carlo errors, None where there is no density; the verdict then says so.
     """
 
     family: Family
@@ -61,10 +89,10 @@ class Fit:
     seed: int
     state: State = field(repr=False)
     streams: Tensor = field(repr=False)
-    # sum and number of the losses since the last record, and steps skipped in a row
-    pending: tuple[float, int, int] = field(default=(0.0, 0, 0), repr=False)
+    pending: Pending = field(default=Pending(), repr=False)
     notes: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    # what a search found against the target, which the diagnostics do not see; a part of the verdict
+    _objections: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def score_calls(self) -> int:
@@ -73,70 +101,71 @@ class Fit:
     # -- diagnosis ---------------------------------------------------------------------------------
 
     @cached_property
-    def _log_ratios(self) -> Tensor | str:
-        """log Phi - log q at draws from q, or why there is none."""
-        if self.target is None:
-            return "the fit was loaded without its target; pass it to Fit.load(path, target)"
-        if not self.target.has_density:
-            return f"{type(self.target).__name__} has scores but no log density"
-        return self._ratios(self.family.sample(DIAGNOSIS_DRAWS, seed=self.seed + 7919), self.target)
+    def _log_ratios(self) -> Tensor | None:
+        """log Phi - log q at draws from q, (DIAGNOSIS_DRAWS,); None where there is no density."""
+        if why_no_diagnosis(self) is not None:
+            return None
+        return self._log_ratios_at(self.family.sample(DIAGNOSIS_DRAWS, seed=self.seed + 7919))
 
-    def _ratios(self, x: Tensor, target: Target) -> Tensor:
+    def _log_ratios_at(self, x: Tensor) -> Tensor:
+        assert self.target is not None
         with torch.no_grad():
-            return target.log_prob(x) - self.family.log_prob(x)
+            return self.target.log_prob(x) - self.family.log_prob(x)
 
     @property
     def elbo(self) -> Estimate | None:
         """E_q[log Phi - log q] and its Monte Carlo error."""
         ratios = self._log_ratios
-        if isinstance(ratios, str):
+        if ratios is None:
             return None
         return Estimate(float(ratios.mean()), float(ratios.std()) / math.sqrt(len(ratios)))
 
     @property
     def khat(self) -> Estimate | None:
         """PSIS k-hat: below 0.5 good, up to 0.7 usable, above it do not trust q."""
-        ratios = self._log_ratios
-        return None if isinstance(ratios, str) else pareto_khat(ratios)
+        return None if self._log_ratios is None else pareto_khat(self._log_ratios)
 
     @property
-    def reasons(self) -> dict[str, str]:
-        """Why a diagnostic is None, by name."""
+    def trust(self) -> Trust:
+        """Whether to trust q, as a code."""
+        return self._judgement[0]
+
+    @property
+    def verdict(self) -> str:
+        """Whether to trust q, in a sentence."""
+        return self._judgement[1]
+
+    @cached_property
+    def _judgement(self) -> tuple[Trust, str]:
+        refusal = "do not trust this approximation"
+        if self._objections:
+            return Trust.IMPROPER, f"{refusal}: {'; '.join(self._objections)}"
         ratios = self._log_ratios
-        return {"elbo": ratios, "khat": ratios} if isinstance(ratios, str) else {}
+        if ratios is None:
+            return Trust.UNKNOWN, f"unknown: {why_no_diagnosis(self)}"
+        lost = float((~ratios.isfinite()).double().mean())
+        if lost > 0:
+            return Trust.POOR, f"{refusal}: the density is not finite at {lost:.2%} of its draws"
+        khat, spread = pareto_khat(ratios).value, float(ratios.std())
+        if spread < CONSTANT_SPREAD:
+            return Trust.GOOD, f"good: log density and log q differ by a constant up to {spread:.1g} nats"
+        if khat < 0.5:
+            return Trust.GOOD, "good"
+        return (Trust.USABLE, "usable") if khat <= 0.7 else (Trust.POOR, refusal)
 
     def summary(self) -> str:
         """What a person wants to know, in a few lines."""
-        elbo, khat = self.elbo, self.khat
-        why = self.reasons
+        none = f"none: {why_no_diagnosis(self)}"
         lines = [
             f"{type(self.method).__name__} with {self.family}",
             f"status       {self.status}",
             f"score calls  {self.counts.score_calls} in {self.seconds:.2f} s",
-            f"ELBO         {'none: ' + why['elbo'] if elbo is None else elbo}",
-            f"k-hat        {'none: ' + why['khat'] if khat is None else khat}",
+            f"ELBO         {self.elbo or none}",
+            f"k-hat        {self.khat or none}",
             f"verdict      {self.verdict}",
             *(f"             {note}" for note in self.notes),
         ]
         return "\n".join(lines)
-
-    @property
-    def verdict(self) -> str:
-        """Whether to trust q, in plain words."""
-        if self.doubts:
-            return f"do not trust this approximation: {'; '.join(self.doubts)}"
-        ratios = self._log_ratios
-        if isinstance(ratios, str):
-            return f"unknown: {ratios}"
-        lost = float((~ratios.isfinite()).double().mean())
-        if lost > 0:
-            return f"do not trust this approximation: the density is not finite at {lost:.2%} of its draws"
-        khat, spread = pareto_khat(ratios).value, float(ratios.std())
-        if spread < EVEN:
-            return f"good: log density and log q differ by a constant up to {spread:.1g} nats"
-        if khat < 0.5:
-            return "good"
-        return "usable" if khat <= 0.7 else "do not trust this approximation"
 
     # -- draws -------------------------------------------------------------------------------------
 
@@ -147,10 +176,10 @@ class Fit:
         trusted where k-hat is at most 0.7.
         """
         check_count("n", n)
-        if self.target is None or isinstance(self._log_ratios, str):
-            raise ValueError(f"draws cannot be weighted: {self._log_ratios}")
+        if (reason := why_no_diagnosis(self)) is not None:
+            raise ValueError(f"draws cannot be weighted: {reason}")
         x = self.family.sample(max(n, DIAGNOSIS_DRAWS), generator(seed, self.family.device, "resample"))
-        weights = smoothed_log_weights(self._ratios(x, self.target))[0].exp()
+        weights = smoothed_log_weights(self._log_ratios_at(x))[0].exp()
         if not bool(weights.isfinite().all()):
             raise ValueError("draws cannot be weighted: the log density is not finite at some draws of q")
         chosen = torch.multinomial(weights, n, replacement=True, generator=generator(seed, purpose="choice"))
@@ -207,29 +236,7 @@ class Fit:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one file, whole or not at all."""
-        config = self.method.config()
-        for key, value in config.items():
-            if callable(value):
-                raise TypeError(
-                    f"{key}={value!r} is a function and cannot be saved; use a named schedule or a number"
-                )
-        header = {
-            "family": {"name": self.family.name, **self.family.config()},
-            "method": {"name": self.method.name, **config},
-            "step": self.state.step,
-            "horizon": self.state.horizon,
-            "outcome": self.outcome.name,
-            "status": self.status,
-            "history": {k: [saved.encode(v) for v in values] for k, values in self.history.columns.items()},
-            "counts": asdict(self.counts),
-            "seconds": self.seconds,
-            "seed": self.seed,
-            "pending": [saved.encode(self.pending[0]), *self.pending[1:]],
-            "notes": self.notes,
-            "doubts": self.doubts,
-        }
-        tensors = {f"state.{key}": value for key, value in self.state.tensors().items()}
-        saved.write(Path(path), header, {**tensors, "streams": self.streams})
+        storage.write(Path(path), self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], target: Target | None = None) -> Fit:
@@ -237,53 +244,41 @@ class Fit:
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"there is no saved fit at {path}")
-        try:
-            return _rebuild(*saved.read(path), target)
-        except (
-            SafetensorError,
-            KeyError,
-            IndexError,
-            ValueError,
-            TypeError,
-            RecursionError,
-            OSError,
-        ) as error:
-            raise ValueError(
-                f"{path} is not a readable bayescore fit (truncated, or written by something else): {error}"
-            ) from error
+        with storage.refusing_damage(path):
+            fields = storage.read(path, torch.device("cpu") if target is None else target.device)
+            if target is not None:
+                check_match(target, fields["family"])
+            fields |= {"outcome": Outcome[fields["outcome"]], "pending": Pending(*fields["pending"])}
+            return cls(target=target, **fields)
 
 
-def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor], target: Target | None) -> Fit:
-    method_config = dict(header["method"])
-    method = method_by_name(method_config.pop("name"))(**method_config)
-    family_config = dict(header["family"])
-    kind = family_by_name(family_config.pop("name"))
-    states = {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
-    device = target.device if target is not None else torch.device("cpu")
-    states = {k: v.to(device) for k, v in states.items()}
-    batch = kind.rebuild(
-        family_config, {k.removeprefix("family."): v for k, v in states.items() if k.startswith("family.")}
-    )
-    fresh = method.init(batch, header["horizon"]).tensors()
-    if {k: v.shape for k, v in fresh.items()} != {k: v.shape for k, v in states.items()}:
-        raise ValueError("its tensors are not those of its method and family")
-    state = replace(method.init(batch, header["horizon"]), step=header["step"]).with_tensors(states)
-    if target is not None:
-        check_match(target, state.family)
-    total, n, skips = header["pending"]
-    return Fit(
-        family=state.family[0],
-        method=method,
-        target=target,
-        outcome=Outcome[header["outcome"]],
-        status=header["status"],
-        history=History({key: [float(v) for v in values] for key, values in header["history"].items()}),
-        counts=Counts(**header["counts"]),
-        seconds=header["seconds"],
-        seed=header["seed"],
-        state=state,
-        streams=tensors["streams"],
-        pending=(float(total), int(n), int(skips)),
-        notes=tuple(header.get("notes", ())),
-        doubts=tuple(header.get("doubts", ())),
+def why_no_diagnosis(fit: Fit) -> str | None:
+    """Why a fit has neither ELBO nor k-hat; None where it has them."""
+    if fit.target is None:
+        return "the fit was loaded without its target; pass it to Fit.load(path, target)"
+    if not fit.target.has_density:
+        return f"{type(fit.target).__name__} has scores but no log density"
+    return None
+
+
+def join_stages(best: Fit, stages: Sequence[Fit], start: Start) -> Fit:
+    """`best`, one of some stages run one after the other, with the counts, records and time of the whole."""
+    history, step = History(), 0
+    counts, seconds = start.counts, start.seconds
+    for stage in stages:
+        for row in stage.history:
+            row["step"] += step
+            row["score_calls"] += counts.score_calls
+            row["seconds"] += seconds
+            history.add(**row)
+        step += stage.state.step
+        counts += stage.counts
+        seconds += stage.seconds
+    return replace(
+        best,
+        history=history,
+        counts=counts,
+        seconds=seconds,
+        notes=start.notes,
+        _objections=start.objections,
     )

@@ -1,4 +1,4 @@
-"""How a run ended, in words, from what it recorded."""
+"""When a run stops early, and what its records say at its end: converged, still moving, or worse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayescore.inference.result import Outcome
 __all__ = ["Plateau", "final_status"]
 
 NAMES = {"elbo": "ELBO", "loss": "loss"}
-STILL = 0.05  # nats of ELBO over the last quarter of a run that count as no change
+CONVERGED_CHANGE = 0.05  # nats of ELBO over the last quarter of a run that count as no change
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,15 @@ class Plateau:
         return f"{self.metric} has not improved by {self.tolerance:g} over {self.patience} records"
 
 
-def final_status(history: History, step: int, horizon: int) -> tuple[Outcome, str]:
-    """Outcome and sentence of a run that nothing cut short."""
-    if step < horizon:
-        return Outcome.BUDGET, f"running, at step {step} of {horizon}"
+def final_status(history: History, steps: int) -> tuple[Outcome, str]:
+    """Outcome and status of a run that took all of its steps."""
     key = "elbo" if "elbo" in history else "loss"
     recorded = history.columns.get(key, [])
     values = [v for v in recorded if math.isfinite(v)]
     if len(recorded) >= 8 and not math.isfinite(recorded[-1]):
-        return Outcome.WORSE, f"got worse: the {NAMES[key]} is no longer finite after {horizon} steps"
+        return Outcome.WORSE, f"got worse: the {NAMES[key]} is no longer finite after {steps} steps"
     if len(values) < 8:
-        return Outcome.BUDGET, f"step budget of {horizon} used; too few records to judge convergence"
+        return Outcome.BUDGET, f"step budget of {steps} used; too few records to judge convergence"
     quarter = len(values) // 4
     last, before = _median(values[-quarter:]), _median(values[-2 * quarter : -quarter])
     change = f"{before:.4g} to {last:.4g}"
@@ -72,15 +70,15 @@ def final_status(history: History, step: int, horizon: int) -> tuple[Outcome, st
                 f"got worse: the loss rose from {change}; use a smaller step or another start",
             )
         if last > 0.8 * before:
-            return Outcome.CONVERGED, f"converged: the loss no longer falls ({change}) after {horizon} steps"
-        return Outcome.BUDGET, f"step budget of {horizon} used; the loss still fell from {change}"
-    if values[-1] < values[0] - STILL:
+            return Outcome.CONVERGED, f"converged: the loss no longer falls ({change}) after {steps} steps"
+        return Outcome.BUDGET, f"step budget of {steps} used; the loss still fell from {change}"
+    if values[-1] < values[0] - CONVERGED_CHANGE:
         fall = f"the ELBO fell from {values[0]:.4g} to {values[-1]:.4g}"
         return Outcome.WORSE, f"got worse: {fall}; use a smaller step or another start"
-    if abs(last - before) <= STILL:
+    if abs(last - before) <= CONVERGED_CHANGE:
         move = f"the ELBO moved by {abs(last - before):.2g} nats"
-        return Outcome.CONVERGED, f"converged: {move} over the last quarter of {horizon} steps"
-    return Outcome.BUDGET, f"step budget of {horizon} used; the ELBO still moved from {change}"
+        return Outcome.CONVERGED, f"converged: {move} over the last quarter of {steps} steps"
+    return Outcome.BUDGET, f"step budget of {steps} used; the ELBO still moved from {change}"
 
 
 def _median(values: list[float]) -> float:

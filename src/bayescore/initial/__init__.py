@@ -1,1 +1,1 @@
-"""Where a fit begins: the check of a target, the ascent towards a mode, Gaussians on the way."""
+"""Finding a start: checks of a target, the ascent towards a mode, local Gaussians on the way."""

@@ -1,13 +1,13 @@
-"""The search for a start: climbs towards modes from several points at once, and local Gaussians on the way.
+"""The ascent: climbs of a log density towards a mode, from several points at once, with its curvature.
 
-At a point x with score s the curvature comes from central differences of the score, one pair per coordinate,
-and is made positive whatever its signs, in coordinates where its diagonal is one:
+At a point x with score s the curvature A comes from central differences of the score, one pair per
+coordinate. In coordinates in which its diagonal is +-1, its eigenvalues are made positive:
     A e_i = (s(x - h_i e_i) - s(x + h_i e_i)) / (2 h_i)                                                   (1)
     S A S = W diag(l) W^T,   S = diag(1/sqrt|A_ii|);   F = S W diag(1/sqrt|l|);   q = N(x, F F^T)          (2)
     x <- x + a F F^T s,   a the best of 2, 1, 1/2, 1/4, ...        a Newton step that avoids saddles       (3)
     |F^T s|^2 / 2                                                  nats that the step promises             (4)
 A mode is a point where all l > 0 and (4) is below a thousandth. Where D is too large for (1), L-BFGS climbs,
-and the curvature along each coordinate is estimated at its end from random signs v:
+and at its end the curvature along each coordinate is estimated from random signs v:
     A_ii = E [ v_i (A v)_i ],   A v = (s(x - h v) - s(x + h v)) / (2 h)                                   (5)
 """
 
@@ -18,72 +18,72 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayescore.targets.counting import Counted
+from bayescore.targets.counting import CountedDensity
 
-__all__ = ["Place", "climb", "newton"]
+__all__ = ["Iterate", "lbfgs", "newton"]
 
-MODE = 1e-3  # nats left to climb at a mode
-FLAT = 1e-6  # the least curvature along a coordinate that is believed: a standard deviation of 1000
-STILL = 1e-3  # nats that an iteration of L-BFGS must bring
-MEMORY = 8  # steps that L-BFGS remembers
-TRIALS = 12  # evaluations of one line search
-PROBES = 32  # random signs
+MODE_GAP = 1e-3  # nats left to climb at a mode
+MIN_CURVATURE = 1e-6  # along a coordinate, after which a standard deviation is at most 1000
+LBFGS_MIN_GAIN = 1e-3  # nats that an iteration of L-BFGS must gain to be followed by another
+LBFGS_MEMORY = 8  # steps that L-BFGS remembers
+LINE_SEARCH_TRIALS = 12  # evaluations of one line search
+PROBES = 32  # vectors of random signs in (5)
 
 
 @dataclass(frozen=True)
-class Place:
-    """S points that the climbs reached together, with what is known there."""
+class Iterate:
+    """The points of S climbs after equally many iterations, with what is known there."""
 
     x: Tensor  # (S, D)
-    value: Tensor  # (S,)
-    factor: Tensor  # (S, D, D) of the covariance of the local Gaussian, or (S, D) of a diagonal one
+    value: Tensor  # (S,), the log density
+    factor: Tensor  # (S, D, D), F of the local Gaussian N(x, F F^T), or (S, D) of a diagonal one
     at_mode: Tensor  # (S,)
 
 
-def newton(counted: Counted, x: Tensor, iterations: int = 25) -> list[Place]:
-    """Newton climbs (3) from finite points x (S, D) until the first is at a mode; every place on the way."""
+def newton(density: CountedDensity, x: Tensor, iterations: int = 25) -> list[Iterate]:
+    """Newton climbs (3) from finite points x (S, D) until the first one is at a mode; all iterates."""
     lengths = 0.5 ** torch.arange(-1, 9, dtype=x.dtype, device=x.device)
-    places = []
+    iterates = []
     for iteration in range(iterations + 1):
-        place, step = _survey(counted, x)
-        places.append(place)
-        if place.at_mode.any() or iteration == iterations:
+        here, step = _newton_step(density, x)
+        iterates.append(here)
+        if here.at_mode.any() or iteration == iterations:
             break
         far = (step.abs() / (10 * (1 + x.abs()))).amax(-1, keepdim=True).clamp_min(1.0)
         trial = x.unsqueeze(1) + lengths[:, None] * (step / far).unsqueeze(1)  # (S, 10, D)
-        best, which = counted.value(trial).max(-1)
-        rises = best > place.value
+        best, which = density.log_prob(trial).max(-1)
+        rises = best > here.value
         if not rises.any():
             break
         x = torch.where(rises.unsqueeze(-1), trial[torch.arange(len(x)), which], x)
-    return places
+    return iterates
 
 
-def _survey(counted: Counted, x: Tensor) -> tuple[Place, Tensor]:
-    """(1), (2) and (4) at points (S, D), and the Newton steps of (3)."""
+def _newton_step(density: CountedDensity, x: Tensor) -> tuple[Iterate, Tensor]:
+    """(1), (2) and (4) at points (S, D), and the steps of (3), of length a = 1."""
     S, D = x.shape
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + x.abs())  # (S, D)
     shift = torch.diag_embed(h)
     around = torch.cat([x.unsqueeze(1) + shift, x.unsqueeze(1) - shift, x.unsqueeze(1)], 1)  # (S, 2 D + 1, D)
-    value, score = counted.both(around.reshape(-1, D))
+    value, score = density.log_prob_and_score(around.reshape(-1, D))
     score = score.reshape(S, 2 * D + 1, D)
     A = (score[:, D : 2 * D] - score[:, :D]) / (2 * h.unsqueeze(-1))
     A = 0.5 * (A + A.mT)
     size = A.diagonal(dim1=-2, dim2=-1).abs()
-    scale = torch.maximum(size, 1e-10 * size.amax(-1, keepdim=True)).clamp_min(FLAT).rsqrt()
+    scale = torch.maximum(size, 1e-10 * size.amax(-1, keepdim=True)).clamp_min(MIN_CURVATURE).rsqrt()
     l, W = torch.linalg.eigh(scale.unsqueeze(-1) * A * scale.unsqueeze(-2))
     positive = torch.maximum(l.abs(), 1e-9 * l.abs().amax(-1, keepdim=True)).clamp_min(1e-9)
     factor = scale.unsqueeze(-1) * W * positive.rsqrt().unsqueeze(-2)
     inner = (factor.mT @ score[:, -1].unsqueeze(-1)).squeeze(-1)
-    at_mode = (l > 0).all(-1) & (0.5 * inner.square().sum(-1) < MODE)
+    at_mode = (l > 0).all(-1) & (0.5 * inner.square().sum(-1) < MODE_GAP)
     step = (factor @ inner.unsqueeze(-1)).squeeze(-1)
-    return Place(x, value.reshape(S, -1)[:, -1], factor, at_mode), step
+    return Iterate(x, value.reshape(S, -1)[:, -1], factor, at_mode), step
 
 
-def climb(counted: Counted, x: Tensor, rng: torch.Generator, iterations: int = 100) -> list[Place]:
-    """L-BFGS climbs from finite points x (S, D); the start and the end."""
-    value, score = counted.both(x)
-    first = Place(x, value, torch.ones_like(x), torch.zeros_like(value, dtype=torch.bool))
+def lbfgs(density: CountedDensity, x: Tensor, rng: torch.Generator, iterations: int = 100) -> list[Iterate]:
+    """L-BFGS climbs from finite points x (S, D); the first iterate and the last."""
+    value, score = density.log_prob_and_score(x)
+    first = Iterate(x, value, torch.ones_like(x), torch.zeros_like(value, dtype=torch.bool))
     pairs: list[tuple[Tensor, Tensor]] = []
     active = torch.ones_like(value, dtype=torch.bool)
     for _ in range(iterations):
@@ -91,31 +91,31 @@ def climb(counted: Counted, x: Tensor, rng: torch.Generator, iterations: int = 1
         p = torch.where(((score * p).sum(-1) > 0).unsqueeze(-1), p, score)
         far = (p.abs() / (10 * (1 + x.abs()))).amax(-1).clamp_min(1.0)
         length = 1 / far if pairs else 1 / score.norm(dim=-1).clamp_min(1.0)
-        new_x, new_value, new_score = _line_search(counted, (x, value, score), p, length, active)
-        pairs = [*pairs, (new_x - x, score - new_score)][-MEMORY:]
-        active = active & (new_value - value > STILL)
+        new_x, new_value, new_score = _line_search(density, (x, value, score), p, length, active)
+        pairs = [*pairs, (new_x - x, score - new_score)][-LBFGS_MEMORY:]
+        active = active & (new_value - value > LBFGS_MIN_GAIN)
         x, value, score = new_x, new_value, new_score
         if not active.any():
             break
-    return [first, Place(x, value, _curvature(counted, x, rng).rsqrt(), ~active)]
+    return [first, Iterate(x, value, _diagonal_curvature(density, x, rng).rsqrt(), ~active)]
 
 
-def _curvature(counted: Counted, x: Tensor, rng: torch.Generator) -> Tensor:
-    """(5) at points (S, D), where it is positive; else its mean size."""
+def _diagonal_curvature(density: CountedDensity, x: Tensor, rng: torch.Generator) -> Tensor:
+    """(5) at points (S, D); where an entry is not clearly positive, the mean size of them all."""
     S, D = x.shape
     v = torch.randint(0, 2, (PROBES, 1, D), generator=rng, device=x.device).to(x.dtype) * 2 - 1
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + x.abs().amax(-1, keepdim=True))  # (S, 1)
     around = torch.cat([x + h * v, x - h * v])  # (2 PROBES, S, D)
-    up, down = counted.both(around.reshape(-1, D))[1].reshape(2, PROBES, S, D)
+    up, down = density.log_prob_and_score(around.reshape(-1, D))[1].reshape(2, PROBES, S, D)
     A = (v * (down - up) / (2 * h)).mean(0)
-    typical = A.abs().mean(-1, keepdim=True).clamp_min(FLAT)
+    typical = A.abs().mean(-1, keepdim=True).clamp_min(MIN_CURVATURE)
     return torch.where(A / typical > 0.01, A, typical)
 
 
 def _direction(score: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     """The inverse curvature times the score (S, D), by the two-loop recursion of L-BFGS.
 
-    A pair without curvature counts for nothing in the climb it belongs to.
+    A pair (step, change of score) along which the curvature is not positive is left out, climb by climb.
     """
     q, known = score, []
     scale = torch.ones_like(score[:, :1])
@@ -135,19 +135,19 @@ def _direction(score: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def _line_search(
-    counted: Counted, here: tuple[Tensor, Tensor, Tensor], p: Tensor, a: Tensor, active: Tensor
+    density: CountedDensity, here: tuple[Tensor, Tensor, Tensor], p: Tensor, a: Tensor, active: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A step along p by bracketing: the value rises enough and the slope is less; else the best seen."""
+    """A step along p, by bracketing, after which the value is larger and the slope smaller; else the best."""
     x, value, score = here
     slope = (score * p).sum(-1)
     low, high, active = torch.zeros_like(a), torch.full_like(a, torch.inf), active.clone()
     best = x.clone(), value.clone(), score.clone()
-    for _ in range(TRIALS):
+    for _ in range(LINE_SEARCH_TRIALS):
         rows = active.nonzero().flatten()
         if not len(rows):
             break
         trial = x[rows] + a[rows].unsqueeze(-1) * p[rows]
-        v, s = counted.both(trial)
+        v, s = density.log_prob_and_score(trial)
         enough = v >= value[rows] + 1e-4 * a[rows] * slope[rows]
         steep = enough & ((s * p[rows]).sum(-1) > 0.9 * slope[rows])
         better = enough & (v >= best[1][rows])

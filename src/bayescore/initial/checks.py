@@ -1,8 +1,9 @@
-"""The check of a target before a run: is it finite where q0 lives, and is its score a gradient?
+"""Checks of a target before a run: is it finite where q0 has its mass, and is its score a gradient?
 
     s(x) . v = d/dh log Phi(x + h v) at h = 0,  by a central difference                       (1)
-A score that comes without a density is asked far out instead: where x . s(x) > 0 all around, the density
-would grow without bound, which is what a wrong sign looks like                                     (2)
+A score without a density is evaluated far from q0 instead: where x . s(x) > 0 in every direction, the density
+would grow without bound; most likely the score has the wrong sign                                  (2)
+A log density that is linear in a coordinate cannot be normalised (targets/propriety.py).
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from torch import Tensor
 from bayescore.families.base import Family
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
+from bayescore.targets.counting import CountedDensity
+from bayescore.targets.propriety import REMEDY, improper_coordinates
 
-__all__ = ["check_match", "check_start"]
+__all__ = ["check_match", "check_target", "finite_points", "propriety_objection"]
 
-DRAWS = 20
+RANDOM_POINTS = 100  # among which finite ones are looked for
+DRAWS = 20  # from q0, at which a target is checked
 
 
 def check_match(target: Target, family: Family) -> None:
@@ -37,8 +41,24 @@ def check_match(target: Target, family: Family) -> None:
         )
 
 
-def check_start(target: Target, family: Family) -> int:
-    """Check the target at draws from a batch of families (F,); returns the score calls it took per fit."""
+def finite_points(density: CountedDensity, centre: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """Points to climb from, (at most count, D): the centre and uniform ones within 2 of it, all finite."""
+    uniform = torch.rand(RANDOM_POINTS, len(centre), generator=rng, dtype=centre.dtype, device=centre.device)
+    points = torch.cat([centre.unsqueeze(0), centre + 4 * uniform - 2])
+    for some in (points[:count], points):  # the others are evaluated only if one of the first fails
+        finite = density.log_prob_and_score(some)[0].isfinite()
+        if finite.all():
+            return some
+    if not finite.any():
+        raise ValueError(
+            f"the log density or score is not finite at any of {len(points)} points around the start q0; "
+            "move q0 to where the target lives (mean=, scale=) or check the target"
+        )
+    return points[finite][:count]
+
+
+def check_target(target: Target, family: Family) -> int:
+    """Check the target at draws from a batch of families (F,); returns the score calls that took per fit."""
     F = family.batch_shape[0]
     streams = Streams([104_729] * F, dtype=family.dtype, device=family.device)
     with torch.no_grad():
@@ -77,12 +97,12 @@ def _check_gradient(target: Target, x: Tensor, score: Tensor, usable: Tensor, st
     with torch.no_grad():
         up, down = target.log_prob(x + h * v), target.log_prob(x - h * v)
     numeric, given = (up - down) / (2 * h.squeeze(-1)), (score * v).sum(-1)
-    # what rounding alone can do to the difference quotient
+    # the error that rounding alone can cause in the difference quotient
     noise = 10 * eps * torch.maximum(up.abs(), down.abs()) / h.squeeze(-1)
     far = (numeric - given).abs() > 0.02 * (numeric.abs() + given.abs()) + noise + 1e-6
-    judged = usable & numeric.isfinite()
-    wrong = far & judged
-    if judged.any() and float(wrong[judged].double().mean()) > 0.5:
+    comparable = usable & numeric.isfinite()
+    wrong = far & comparable
+    if comparable.any() and float(wrong[comparable].double().mean()) > 0.5:
         i = wrong.nonzero()[0].tolist()
         a, b = float(given[*i]), float(numeric[*i])
         guess = "; its sign is flipped" if abs(a + b) < 0.02 * (abs(a) + abs(b)) else ""
@@ -93,7 +113,7 @@ def _check_gradient(target: Target, x: Tensor, score: Tensor, usable: Tensor, st
 
 
 def _check_outward(target: Target, x: Tensor) -> None:
-    """(2) at points a thousand spreads away from the start."""
+    """(2) at points a thousand standard deviations of q0 away."""
     centre = x.mean(-2, keepdim=True)
     d = x - centre
     far = centre + 1e3 * d
@@ -104,3 +124,11 @@ def _check_outward(target: Target, x: Tensor) -> None:
             "that, so its sign is probably flipped; a score is the gradient of +log density "
             "(pass check=False if you know better)"
         )
+
+
+def propriety_objection(target: Target, draws: Tensor) -> str | None:
+    """A reason not to trust any fit, if the log density is linear in a coordinate."""
+    linear = improper_coordinates(target, draws)
+    if not linear:
+        return None
+    return f"the log density is linear in {', '.join(linear)}, so it cannot be normalised; {REMEDY}"

@@ -1,58 +1,67 @@
-"""Where a fit begins: a search for a start, with its calls, its time and what it found.
+"""The start of a fit: a search for it, with its calls, its time and what it found.
 
-Climbs go from q0's mean and from random points towards a mode (search.py). Of q0 and the local Gaussians at
-all places on the way, the one with the largest ELBO over common noise is the start, so that a density without
-a mode has one too.
+The target is checked (checks.py). From q0's mean and from random points the log density is climbed towards a
+mode (ascent.py). Of q0 and the local Gaussians at all iterates, the one with the largest ELBO over common
+noise is the start (gaussians.py), so that a density without a mode has one too.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
-from bayescore.initial.ascent import climb, newton
-from bayescore.initial.checks import check_match, check_start
-from bayescore.initial.gaussians import Normal, best_start, default_family, start_points
-from bayescore.initial.remarks import improper, told
+from bayescore.families.full import FullGaussian
+from bayescore.families.low_rank import LowRankGaussian
+from bayescore.initial.ascent import Iterate, lbfgs, newton
+from bayescore.initial.checks import check_match, check_target, finite_points, propriety_objection
+from bayescore.initial.gaussians import GaussianFamily, best_gaussian
 from bayescore.rng import generator
 from bayescore.targets.base import Target
-from bayescore.targets.counting import Counted, Counts
+from bayescore.targets.counting import CountedDensity, Counts
+from bayescore.targets.propriety import coordinate_names
 
-__all__ = ["Start", "can_search", "find_start", "standard"]
+__all__ = ["Start", "can_search", "default_family", "find_start", "make_start"]
 
-NEWTON = 400  # the largest dimension in which the curvature is taken by differences of scores
-POINTS = 200  # D times the number of starts, at most
+FULL_DIM, LOW_RANK_DIM = 400, 5000  # the largest dimension of a full and of a low-rank Gaussian
+RANK = 20  # of the low-rank one
+NEWTON_DIM = 400  # the largest dimension in which the curvature comes from differences of scores
+MAX_POINTS, MAX_NUMBERS = 4, 200  # points to climb from, at most, and D times their number, at most
+STILL_RISING = 0.02  # nats gained over the last five iterates by a climb that has not arrived
 
 
 @dataclass(frozen=True)
 class Start:
-    """A start q0 for any method, as `bs.fit(target, start, method)`; its calls are counted with the fit's."""
+    """A start q0 for any method, as `bs.fit(target, start, method)`; its calls are counted with the fit's.
+
+    `notes` say what the search found; `objections` are reasons not to trust any fit of this target.
+    """
 
     family: Family
-    counts: Counts
-    seconds: float
-    mode: bool
-    notes: tuple[str, ...]
-    doubts: tuple[str, ...]
+    counts: Counts = field(default_factory=Counts)
+    seconds: float = 0.0
+    found_mode: bool = False
+    notes: tuple[str, ...] = ()
+    objections: tuple[str, ...] = ()
+
+    @property
+    def searched(self) -> bool:
+        """Whether a search found it; otherwise it is a family that was given or that suits the dimension."""
+        return self.counts.search_calls > 0
 
 
-def standard(target: Target) -> Normal:
-    """N(0, I) in the family that suits the dimension; under noise a narrow one.
-
-    A wide start is where the scores, and with them the noise, are largest.
-    """
-    scale = 0.1 if target.stochastic else 1.0
-    return default_family(target.dim, scale, target.dtype, target.device)
-
-
-def can_search(target: Target, family: Family) -> bool:
-    """Whether there is a density to climb and a local Gaussian to begin from."""
-    return target.has_density and not target.stochastic and isinstance(family, Normal)
+def make_start(target: Target, family: Family | None, *, seed: int, check: bool) -> Start:
+    """Where a fit begins: at the start that a search finds, where it can search, else at q0 itself."""
+    if family is None:
+        family = default_family(target)
+    else:
+        check_match(target, family)
+    return _search(target, family, seed, check) if can_search(target, family) else Start(family)
 
 
 def find_start(target: Target, family: Family | None = None, *, seed: int = 0, check: bool = True) -> Start:
@@ -66,35 +75,85 @@ def find_start(target: Target, family: Family | None = None, *, seed: int = 0, c
         check: check the target first, as `bs.fit` does.
 
         start = bs.find_start(target)
-        fit = bs.fit(target, start, bs.methods.ProximalScore())
+        fit = bs.fit(target, start, bs.methods.ADVI())
     """
-    q0 = standard(target) if family is None else family
-    if not isinstance(q0, Normal) or not can_search(target, q0):
+    q0 = default_family(target) if family is None else family
+    if not can_search(target, q0):
         needs = "a search climbs an exact density towards a Gaussian start"
         raise TypeError(f"{needs}; got {target!r} and {type(q0).__name__}; begin at a family of your choice")
     check_match(target, q0)
-    began, counted, rng = time.perf_counter(), Counted(target), generator(seed, target.device, "search")
-    x = start_points(counted, q0.mean, max(1, min(4, POINTS // target.dim)), rng)
-    checked = 0
+    return _search(target, q0, seed, check)
+
+
+def default_family(target: Target) -> GaussianFamily:
+    """N(0, I) in the family that suits the dimension; narrower, N(0, 0.01 I), where scores are noisy.
+
+    The noise is largest where the scores are, which is far from the mode.
+    """
+    scale = 0.1 if target.stochastic else 1.0
+    dim, dtype, device = target.dim, target.dtype, target.device
+    if dim <= FULL_DIM:
+        return FullGaussian.init(dim, scale=scale, dtype=dtype, device=device)
+    if dim <= LOW_RANK_DIM:
+        return LowRankGaussian.init(dim, RANK, scale=scale, dtype=dtype, device=device)
+    return DiagonalGaussian.init(dim, scale=scale, dtype=dtype, device=device)
+
+
+def can_search(target: Target, family: Family) -> bool:
+    """Whether there is an exact density to climb, and a family that holds local Gaussians."""
+    return target.has_density and not target.stochastic and isinstance(family, GaussianFamily)
+
+
+def _search(target: Target, q0: Family, seed: int, check: bool) -> Start:
+    assert isinstance(q0, GaussianFamily)
+    began = time.perf_counter()
+    density, rng = CountedDensity(target), generator(seed, target.device, "search")
+    count = max(1, min(MAX_POINTS, MAX_NUMBERS // target.dim))
+    x = finite_points(density, q0.mean, count, rng)  # (S, D)
+    check_calls = 0
     if check:
         near = DiagonalGaussian(x[:1], torch.full_like(x[:1], math.log(0.01)))
-        checked = check_start(target, near)
+        check_calls = check_target(target, near)
     draws = q0.sample(20, rng)
-    doubt = improper(target, draws)
-    small = target.dim <= NEWTON
-    places = newton(counted, x) if small else climb(counted, x, rng)
-    best = best_start(counted, places, q0, rng)
+    objection = propriety_objection(target, draws)
+    check_calls += len(draws)
+    if target.dim <= NEWTON_DIM:
+        climber, iterates = "Newton", newton(density, x)
+    else:
+        climber, iterates = "L-BFGS", lbfgs(density, x, rng)
+    best = best_gaussian(density, iterates, q0, rng)
     counts = Counts(
-        score_calls=counted.score_calls,
-        density_evaluations=counted.density_evaluations,
-        check_calls=checked + len(draws),
-        start_calls=counted.score_calls,
+        score_calls=density.score_calls,
+        density_evaluations=density.density_evaluations,
+        check_calls=check_calls,
+        search_calls=density.score_calls,
     )
     return Start(
         family=best,
         counts=counts,
         seconds=time.perf_counter() - began,
-        mode=bool(places[-1].at_mode.any()),
-        notes=(told(target, places, "Newton" if small else "L-BFGS", counted.score_calls),),
-        doubts=() if doubt is None else (doubt,),
+        found_mode=bool(iterates[-1].at_mode.any()),
+        notes=(_what_was_found(target, iterates, climber, density.score_calls),),
+        objections=() if objection is None else (objection,),
     )
+
+
+def _what_was_found(target: Target, iterates: Sequence[Iterate], climber: str, score_calls: int) -> str:
+    """One sentence: a mode, or where the climbs ended instead."""
+    last = iterates[-1]
+    points = "1 point" if len(last.x) == 1 else f"{len(last.x)} points"
+    climbs = f"{climber} climbs from {points} ({score_calls:,} score calls)"
+    if last.at_mode.any():
+        return f"start: {climbs} found a mode"
+    i = int(last.value.argmax())
+    moved = int((last.x[i] - iterates[0].x[i]).abs().argmax())
+    where = f"{coordinate_names(target)[moved]} = {float(last.x[i, moved]):.3g}"
+    begin = "The fit begins at the local Gaussian of the best ELBO on the way"
+    if climber == "L-BFGS":
+        return f"start: {climbs} were still rising at the end, at {where}. {begin}"
+    if float(last.value[i] - iterates[max(0, len(iterates) - 6)].value[i]) > STILL_RISING:
+        return (
+            f"no mode: at the end of {climbs} the log density still rises, towards {where} on the "
+            f"unconstrained scale; centred hierarchical models do that, and missing priors. {begin}"
+        )
+    return f"no mode: {climbs} ended where the density is not smooth or has no peak. {begin}"

@@ -8,8 +8,12 @@ from bayescore.methods.bam import BaM
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.fisher import Fisher
 from bayescore.methods.gsm import GSM
-from bayescore.methods.proximal import ProximalScore
+from bayescore.methods.paired_bam import PairedBaM
+from bayescore.methods.proximal_descent import ProximalDescent
+from bayescore.methods.proximal_ridge import ProximalRidge
+from bayescore.methods.proximal_score import ProximalScore
 from bayescore.methods.score import Score
+from bayescore.methods.whitened_descent import WhitenedDescent
 
 __all__ = [
     "ADVI",
@@ -20,14 +24,32 @@ __all__ = [
     "Info",
     "Method",
     "Oracle",
+    "PairedBaM",
+    "ProximalDescent",
+    "ProximalRidge",
     "ProximalScore",
     "Score",
     "State",
+    "WhitenedDescent",
     "by_name",
 ]
 
 #: every method by its name in the shell and in saved files
-METHODS: dict[str, type[Method]] = {m.name: m for m in (ProximalScore, ADVI, GSM, BaM, Fisher, Score)}
+METHODS: dict[str, type[Method]] = {
+    m.name: m
+    for m in (
+        ProximalDescent,
+        WhitenedDescent,
+        ProximalRidge,
+        ProximalScore,
+        ADVI,
+        GSM,
+        BaM,
+        PairedBaM,
+        Fisher,
+        Score,
+    )
+}
 
 
 def by_name(name: str) -> type[Method]:

@@ -11,6 +11,8 @@ Mixtures are not reparametrised by themselves. Two estimators:
     gumbel      theta = sum_k y_k T_k(e_k), y = softmax((log w + Gumbel)/temperature), in (3)             (5)
     stratified  sum_k w_k E_k [ log Phi - log q ], one draw per component and K score calls; unbiased,
                 needs the density for the weights                                                         (6)
+
+A diagonal Gaussian has (2) in elementwise form (rules/advi.py), which is that of the network optimizer.
 """
 
 from __future__ import annotations
@@ -25,10 +27,14 @@ from torch import Tensor
 
 from bayescore.checks import check_count
 from bayescore.families.base import Family
+from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.mixture import GaussianMixture
 from bayescore.methods.base import Info, Method, Oracle, State
-from bayescore.methods.descent import Descent, Schedule
+from bayescore.methods.gradient_step import GradientStep, Schedule
 from bayescore.rng import Streams
+from bayescore.rules.adam import corrections
+from bayescore.rules.advi import ADVIOptions, advi_step
+from bayescore.rules.draws import Draws
 from bayescore.targets.base import Target
 
 __all__ = ["ADVI", "ADVIState"]
@@ -45,8 +51,8 @@ class ADVI(Method):
     """Reparametrised ELBO.
 
     Arguments:
-        samples: draws per step (per component for the stratified estimator).
-        learning_rate, decay, optimizer, momentum: as in ProximalScore.
+        draws: per step (per component for the stratified estimator).
+        lr, schedule, optimizer, momentum: as in ProximalDescent.
         stick: drop the score term of q, "sticking the landing" (4).
         mixture: "gumbel" (5) or "stratified" (6).
         temperature: of the Gumbel-softmax relaxation.
@@ -62,9 +68,9 @@ class ADVI(Method):
         "ZukoFlow",
     )
 
-    samples: int = 1
-    learning_rate: float | None = None
-    decay: Schedule = "cosine"
+    draws: int = 1
+    lr: float | None = None
+    schedule: Schedule = "cosine"
     optimizer: str = "adam"
     momentum: float = 0.0
     stick: bool = False
@@ -72,16 +78,16 @@ class ADVI(Method):
     temperature: float = 0.05
 
     def __post_init__(self) -> None:
-        check_count("samples", self.samples)
+        check_count("draws", self.draws)
         if self.mixture not in ("gumbel", "stratified"):
             raise ValueError(f"mixture must be 'gumbel' or 'stratified'; got {self.mixture!r}")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be positive; got {self.temperature}")
         _ = self._descent(0.01)
 
-    def _descent(self, otherwise: float) -> Descent:
-        rate = otherwise if self.learning_rate is None else self.learning_rate
-        return Descent(self.optimizer, rate, self.momentum, self.decay)
+    def _descent(self, otherwise: float) -> GradientStep:
+        lr = otherwise if self.lr is None else self.lr
+        return GradientStep(self.optimizer, lr, self.momentum, self.schedule)
 
     def check(self, family: Family, target: Target) -> None:
         super().check(family, target)
@@ -102,6 +108,9 @@ class ADVI(Method):
         return ADVIState(family=family, step=0, horizon=steps, first=zeros, second=zeros)
 
     def step(self, state: ADVIState, oracle: Oracle, streams: Streams) -> tuple[ADVIState, Info]:
+        q = state.family
+        if isinstance(q, DiagonalGaussian) and self.optimizer == "adam" and not self.stick:
+            return self._diagonal(state, q, oracle, streams)
         flat = state.family.flat()
         leaf = flat.clone().requires_grad_()
         with torch.enable_grad():
@@ -111,20 +120,41 @@ class ADVI(Method):
             else:
                 surrogate, loss = self._reparametrised(q, oracle, streams)
         (grad,) = torch.autograd.grad(surrogate, leaf)
-        first, second = state.first.clone(), state.second.clone()
-        descent = self._descent(state.family.learning_rate)
+        descent = self._descent(state.family.lr)
         eta = descent.rate(state.step, state.horizon)
-        descent.apply_(flat, grad, first, second, state.step + 1, eta)
+        first, second = descent.apply_(flat, grad, state.first, state.second, state.step + 1, eta)
         family = state.family.from_flat(flat)
         return dataclasses.replace(
             state, family=family, step=state.step + 1, first=first, second=second
         ), Info(loss)
 
+    def _diagonal(
+        self, state: ADVIState, q: DiagonalGaussian, oracle: Oracle, streams: Streams
+    ) -> tuple[ADVIState, Info]:
+        """(2) by the rule that network weights have."""
+        eps = q.noise(streams, self.draws)
+        point = q.transform(eps)
+        value, s = oracle.log_prob_and_score(point) if oracle.has_density else (None, oracle.score(point))
+        loss = -q.entropy() - value.mean(-1) if value is not None else _mismatch(q, point, s)
+        eta = self._descent(q.lr).rate(state.step, state.horizon)
+        o = ADVIOptions(1.0, 0.0, eta, eta, *corrections(state.step + 1))
+        (a_m, a_r), (b_m, b_r) = state.first.chunk(2, -1), state.second.chunk(2, -1)
+        draws = Draws.of_scores(eps, s)
+        (mean, sd, *moved), _ = advi_step(q.mean, q.sd, a_m, a_r, b_m, b_r, 0.0, draws, o)
+        new = ADVIState(
+            family=q.replace({"mean": mean, "log_sd": sd.log()}),
+            step=state.step + 1,
+            horizon=state.horizon,
+            first=torch.cat(moved[:2], -1),
+            second=torch.cat(moved[2:], -1),
+        )
+        return new, Info(loss)
+
     def _reparametrised(self, q: Family, oracle: Oracle, streams: Streams) -> tuple[Tensor, Tensor]:
         theta = (
             self._relaxed(q, streams)
             if isinstance(q, GaussianMixture)
-            else q.transform(q.noise(streams, self.samples))
+            else q.transform(q.noise(streams, self.draws))
         )
         point = theta.detach()
         value, s = oracle.log_prob_and_score(point) if oracle.has_density else (None, oracle.score(point))
@@ -139,12 +169,12 @@ class ADVI(Method):
         else:
             log_q = q.log_prob(theta).mean(-1)
             surrogate = log_q - (s * theta).sum(-1).mean(-1)  # (3)
-        loss = (s - q.score(point)).square().sum(-1).mean(-1) if value is None else log_q - value.mean(-1)
+        loss = _mismatch(q, point, s) if value is None else log_q - value.mean(-1)
         return surrogate.sum(), loss.detach()
 
     def _relaxed(self, q: GaussianMixture, streams: Streams) -> Tensor:
         """(5): draws (F, S, D) that are differentiable in the weights too."""
-        K, S = q.logits.shape[-1], self.samples
+        K, S = q.logits.shape[-1], self.draws
         gumbel = -(-streams.uniform(S, K).clamp_min(1e-300).log()).log()  # (F, S, K)
         y = ((q.logits.log_softmax(-1).unsqueeze(-2) + gumbel) / self.temperature).softmax(-1)
         draws = q.components.transform(streams.normal(K, S, q.dim))  # (F, K, S, D)
@@ -152,7 +182,7 @@ class ADVI(Method):
 
     def _stratified(self, q: GaussianMixture, oracle: Oracle, streams: Streams) -> tuple[Tensor, Tensor]:
         """(6): every component is drawn from, and its term weighted by w_k."""
-        K, S = q.logits.shape[-1], self.samples
+        K, S = q.logits.shape[-1], self.draws
         theta = q.components.transform(streams.normal(K, S, q.dim))  # (F, K, S, D)
         points = theta.flatten(-3, -2)  # (F, K S, D)
         value, s = oracle.log_prob_and_score(points.detach())
@@ -161,3 +191,8 @@ class ADVI(Method):
         terms = (q.log_prob(points) - log_phi).unflatten(-1, (K, S)).mean(-1)  # (F, K)
         loss = (q.weights * terms).sum(-1)
         return loss.sum(), loss.detach()
+
+
+def _mismatch(q: Family, point: Tensor, s: Tensor) -> Tensor:
+    """The mean squared score mismatch (F,), where there is no density."""
+    return (s - q.score(point)).square().sum(-1).mean(-1)

@@ -12,9 +12,8 @@ R = [Sigma_t^{1/2}, ...] need not be square; its triangular factor comes from a 
 squaring F. (5) costs O(B D^2) beside that QR; it is used while B + 1 < D, else U is eigen-decomposed
 in the basis of a square R.
 
-Diagonal family: per coordinate the positive root of a s^2 + b s - c = 0 with
-    a = Var(g) + gbar^2/(1+lam),   b = 1/lam,   c = Var(z) + s_t/lam + (mu_t - zbar)^2/(1+lam)  (6)
-Low-rank family: the step (5) is kept implicit and projected ("patch", methods/patch.py).
+Diagonal family: a quadratic per coordinate (rules/bam.py), as in the network optimizer of the same name.
+Low-rank family: the step (5) is kept implicit and projected (methods/bam_low_rank.py).
 
 lam_t: "plateau" B D until the score mismatch stops moving, then B D/(1 + steps since); "constant" B D;
 "decay" B D/(t+1); a number; or f(t, B, D).
@@ -36,9 +35,10 @@ from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.factor import raw_from_factor
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
+from bayescore.methods.bam_low_rank import bam_low_rank, eigen
 from bayescore.methods.base import Info, Method, Oracle, State
-from bayescore.methods.patch import bam_patch, eigen
 from bayescore.rng import Streams
+from bayescore.rules.bam import bam_step
 from bayescore.targets.base import Target
 
 __all__ = ["BaM", "BaMState", "bam_diagonal", "bam_full"]
@@ -63,18 +63,18 @@ class BaM(Method):
     """Batch and match.
 
     Arguments:
-        batch: B, draws and score calls per step; at least 2.
+        draws: B, draws and score calls per step; at least 2.
         regularisation: lam_t, see above; large means a weak pull towards q_t.
     """
 
     name: ClassVar[str] = "bam"
     serves: ClassVar[tuple[str, ...]] = ("FullGaussian", "DiagonalGaussian", "LowRankGaussian")
 
-    batch: int = 2
+    draws: int = 2
     regularisation: str | float | Callable[[int, int, int], float] = "plateau"
 
     def __post_init__(self) -> None:
-        check_count("batch", self.batch, 2)
+        check_count("draws", self.draws, 2)
         rule = self.regularisation
         if isinstance(rule, str):
             if rule not in ("plateau", "constant", "decay"):
@@ -116,7 +116,7 @@ class BaM(Method):
 
     def step(self, state: BaMState, oracle: Oracle, streams: Streams) -> tuple[BaMState, Info]:
         q = state.family
-        z = q.transform(q.noise(streams, self.batch))  # (F, B, D)
+        z = q.transform(q.noise(streams, self.draws))  # (F, B, D)
         g = oracle.score(z)
         residual = self._whitened(q, g - q.score(z))  # (F, B, D)
         mismatch = residual.square().mean((-2, -1))
@@ -126,11 +126,11 @@ class BaM(Method):
             mean, factor = bam_full(q.mean, q.factor, z, g, lam)
             new: Family = q.replace({"mean": mean, "raw": raw_from_factor(factor)})
         elif isinstance(q, DiagonalGaussian):
-            mean, log_sd = bam_diagonal(q.mean, q.log_sd, z, g, lam)
-            new = q.replace({"mean": mean, "log_sd": log_sd})
+            mean, sd = bam_diagonal(q.mean, q.sd, z, g, lam)
+            new = q.replace({"mean": mean, "log_sd": sd.log()})
         else:
             assert isinstance(q, LowRankGaussian)
-            mean, log_diagonal, columns = bam_patch(q.mean, q.log_diagonal, q.columns, z, g, lam)
+            mean, log_diagonal, columns = bam_low_rank(q.mean, q.log_diagonal, q.columns, z, g, lam)
             new = q.replace({"mean": mean, "log_diagonal": log_diagonal, "columns": columns})
         return dataclasses.replace(state, family=new, step=state.step + 1), Info(mismatch)
 
@@ -171,7 +171,7 @@ class BaM(Method):
         )
 
     def _lam(self, state: BaMState, dim: int) -> Tensor:
-        full = float(self.batch * dim)
+        full = float(self.draws * dim)
         ones = torch.ones_like(state.since).unsqueeze(-1)
         if self.regularisation == "plateau":
             return full / (1 + state.since).unsqueeze(-1)
@@ -180,7 +180,7 @@ class BaM(Method):
         if self.regularisation == "decay":
             return full / (state.step + 1) * ones
         if callable(self.regularisation):
-            value = float(self.regularisation(state.step, self.batch, dim))
+            value = float(self.regularisation(state.step, self.draws, dim))
             check_number(f"regularisation at step {state.step}", value)
             return value * ones
         return float(self.regularisation) * ones
@@ -227,12 +227,12 @@ def triangular(F: Tensor) -> Tensor:
     return upper.mT * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
 
-def bam_diagonal(mu: Tensor, log_sd: Tensor, z: Tensor, g: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-    """One step for a diagonal Gaussian, O(D): the new mean and log standard deviation."""
-    zbar, zc = spread(z)
-    gbar, gc = spread(g)
-    a = gc.square().sum(-2) + gbar.square() / (1 + lam)
-    c = zc.square().sum(-2) + (2 * log_sd).exp() / lam + (mu - zbar).square() / (1 + lam)
-    b = 1 / lam
-    s = 2 * c / (b + (b * b + 4 * a * c).sqrt())  # (6), the root written without cancellation
-    return (mu + lam * (s * gbar + zbar)) / (1 + lam), 0.5 * s.log()
+def bam_diagonal(mu: Tensor, sd: Tensor, z: Tensor, g: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """One step for a diagonal Gaussian, O(D): the new mean and standard deviation.
+
+    Arguments:
+        mu, sd: (F, D).  z, g: draws and scores (F, B, D).  lam: (F, 1).
+    """
+    eps, whitened = (z - mu.unsqueeze(-2)) / sd.unsqueeze(-2), sd.unsqueeze(-2) * g
+    (zbar, zc), (gbar, gc) = spread(eps), spread(whitened)
+    return bam_step(mu, sd, zbar, zc.square().sum(-2), gbar, gc.square().sum(-2), lam)

@@ -105,7 +105,7 @@ class Method(ABC):
             what = "noisy scores" if target.stochastic else "scores but no density"
             raise TypeError(
                 f"{type(self).__name__} differentiates the score and {type(target).__name__} has {what}; "
-                "use ProximalScore, ADVI, GSM or BaM"
+                "use ProximalDescent, ADVI, GSM or BaM"
             )
 
     @abstractmethod

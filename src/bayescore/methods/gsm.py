@@ -41,16 +41,16 @@ class GSM(Method):
     """Gaussian score matching.
 
     Arguments:
-        batch: B, draws and score calls per step.
+        draws: B, draws and score calls per step.
     """
 
     name: ClassVar[str] = "gsm"
     serves: ClassVar[tuple[str, ...]] = ("FullGaussian",)
 
-    batch: int = 2
+    draws: int = 2
 
     def __post_init__(self) -> None:
-        check_count("batch", self.batch)
+        check_count("draws", self.draws)
 
     def check(self, family: Family, target: Target) -> None:
         super().check(family, target)
@@ -59,7 +59,7 @@ class GSM(Method):
             f"GSM in {family.dim} dimensions",
             need,
             family.device,
-            "use BaM or ProximalScore with a low-rank family",
+            "use BaM or ProximalDescent with a low-rank family",
         )
 
     def init(self, family: Family, steps: int) -> State:
@@ -68,7 +68,7 @@ class GSM(Method):
     def step(self, state: State, oracle: Oracle, streams: Streams) -> tuple[State, GSMInfo]:
         q = state.family
         assert isinstance(q, FullGaussian)
-        z = q.transform(q.noise(streams, self.batch))  # (F, B, D)
+        z = q.transform(q.noise(streams, self.draws))  # (F, B, D)
         g = oracle.score(z)
         L = q.factor
         mean, covariance = gsm_update(q.mean, L @ L.mT, z, g)

@@ -19,7 +19,7 @@ from torch import Tensor
 from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.methods.base import Info, Method, Oracle, State
-from bayescore.methods.descent import Descent, Schedule
+from bayescore.methods.gradient_step import GradientStep, Schedule
 from bayescore.rng import Streams
 
 __all__ = ["DivergenceState", "ReparametrisedDivergence"]
@@ -37,19 +37,19 @@ class ReparametrisedDivergence(Method):
 
     needs_hessian: ClassVar[bool] = True
 
-    samples: int = 1
-    learning_rate: float | None = None
-    decay: Schedule = "cosine"
+    draws: int = 1
+    lr: float | None = None
+    schedule: Schedule = "cosine"
     optimizer: str = "adam"
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        check_count("samples", self.samples)
+        check_count("draws", self.draws)
         _ = self._descent(0.01)
 
-    def _descent(self, otherwise: float) -> Descent:
-        rate = otherwise if self.learning_rate is None else self.learning_rate
-        return Descent(self.optimizer, rate, self.momentum, self.decay)
+    def _descent(self, otherwise: float) -> GradientStep:
+        lr = otherwise if self.lr is None else self.lr
+        return GradientStep(self.optimizer, lr, self.momentum, self.schedule)
 
     @abstractmethod
     def weigh(self, q: Family, r: Tensor) -> Tensor:
@@ -64,16 +64,16 @@ class ReparametrisedDivergence(Method):
         leaf = flat.clone().requires_grad_()
         with torch.enable_grad():
             q = state.family.from_flat(leaf)
-            theta = q.transform(q.noise(streams, self.samples))  # (F, S, D)
+            theta = q.transform(q.noise(streams, self.draws))  # (F, S, D)
             s = oracle.score(theta.detach()).detach().requires_grad_()
             loss = self.weigh(q, q.score(theta) - s).square().sum(-1).mean(-1)  # (F,)
             grad, minus_v = torch.autograd.grad(loss.sum(), (leaf, s), retain_graph=True)
             product = oracle.hessian_product(theta.detach(), minus_v)
             (through,) = torch.autograd.grad((product * theta).sum(), leaf)  # (2)
-        first, second = state.first.clone(), state.second.clone()
-        descent = self._descent(state.family.learning_rate)
+        descent = self._descent(state.family.lr)
         eta = descent.rate(state.step, state.horizon)
-        descent.apply_(flat, grad + through, first, second, state.step + 1, eta)
+        gradient = grad + through
+        first, second = descent.apply_(flat, gradient, state.first, state.second, state.step + 1, eta)
         family = state.family.from_flat(flat)
         new = dataclasses.replace(state, family=family, step=state.step + 1, first=first, second=second)
         return new, Info(loss.detach())

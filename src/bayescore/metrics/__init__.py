@@ -7,7 +7,7 @@ from bayescore.metrics.classes import brier, error, nll
 from bayescore.metrics.detection import aurc, auroc, risk_coverage
 from bayescore.metrics.divergence import ELBO, ForwardKL, gaussian_kl, parameter_errors
 from bayescore.metrics.estimate import Estimate
-from bayescore.metrics.evaluate import evaluate
+from bayescore.metrics.evaluation import evaluate
 from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
 from bayescore.metrics.reference import Comparison, compare_draws, mean_errors, sd_errors, sliced_wasserstein
 

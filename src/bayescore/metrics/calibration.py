@@ -7,8 +7,9 @@ All-class: N K pairs, c = p_ik and h = 1[y_i = k], pooled over classes; given in
 factor 1/M that some papers print. It is about 2/K of the top-label number.
 Bins are M intervals of equal width, the last one closed, or hold equal shares of the pairs (ties together).
 
-Noise floor: a finite sample of a perfectly calibrated classifier has a positive ECE. With labels drawn from
-the probabilities themselves, y_i ~ p_i, (1) is what calibration cannot be told from                       (2)
+Noise floor: on finitely many data even a perfectly calibrated classifier has a positive ECE. It is
+    (1) with labels drawn from the probabilities themselves, y_i ~ p_i                                     (2)
+and a classifier with an ECE of that size cannot be told from a calibrated one.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def _binned(p: Tensor, bins: int, by: str, classes: str) -> _Binned:
     confidence = p.max(1).values if classes == "top" else p.flatten()
     inner = torch.arange(1, bins, dtype=p.dtype, device=p.device) / bins
     if by == "mass":
-        place = (inner * len(confidence)).long()
-        inner = confidence.sort().values[place]
+        position = (inner * len(confidence)).long()
+        inner = confidence.sort().values[position]
     index = torch.bucketize(confidence, inner, right=True)  # [low, high), the last closed
     count = torch.bincount(index, minlength=bins).to(p.dtype)
     return _Binned(index, count, torch.bincount(index, confidence, bins) / count, classes == "top")

@@ -98,10 +98,10 @@ def compare_draws(draws: Tensor, reference: Tensor, names: Sequence[str] | None 
 def _quantiles(x: Tensor, p: Tensor) -> Tensor:
     """Quantiles (Q, k) of the columns of x (n, k), linear between the order statistics."""
     ordered = x.sort(0).values
-    place = (p * len(x) - 0.5).clamp(0, len(x) - 1)
-    low = place.floor().long()
+    position = (p * len(x) - 0.5).clamp(0, len(x) - 1)
+    low = position.floor().long()
     high = (low + 1).clamp_max(len(x) - 1)
-    return torch.lerp(ordered[low], ordered[high], (place - low).unsqueeze(-1))
+    return torch.lerp(ordered[low], ordered[high], (position - low).unsqueeze(-1))
 
 
 def _checked(draws: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor]:

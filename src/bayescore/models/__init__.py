@@ -1,5 +1,5 @@
 """Networks that the experiments need and no library has."""
 
-from bayescore.models.mlp import mlp
+from bayescore.models.perceptron import mlp
 
 __all__ = ["mlp"]

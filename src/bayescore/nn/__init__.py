@@ -1,22 +1,28 @@
-"""Bayesian networks: posteriors over a module's weights, likelihoods, predictions."""
+"""Bayesian networks: training in one call, checkpoints and memory; posteriors, likelihoods, predictions."""
 
 from __future__ import annotations
 
 from bayescore.nn.checkpoint import load_state, save_state
-from bayescore.nn.loop import NetworkFit
 from bayescore.nn.memory import MemoryEstimate, memory_estimate
-from bayescore.nn.training import EnsembleFit, fit, fit_ensemble
-from bayescore.posteriors import likelihoods
-from bayescore.posteriors.draws import DrawsPosterior
-from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout
-from bayescore.posteriors.ensemble import Ensemble
-from bayescore.posteriors.gaussian import GaussianPosterior
-from bayescore.posteriors.laplace import LaplacePosterior, laplace
-from bayescore.posteriors.point import PointPosterior
-from bayescore.posteriors.posterior import Posterior
-from bayescore.posteriors.prediction import ClassPrediction, Prediction, ValuePrediction
-from bayescore.posteriors.selection import select
-from bayescore.posteriors.swag import SWAG, SwagPosterior
+from bayescore.nn.training import EnsembleFit, NetworkFit, fit, fit_ensemble
+from bayescore.posteriors import (
+    SWAG,
+    ClassPrediction,
+    DrawsPosterior,
+    DropoutPosterior,
+    Ensemble,
+    GaussianPosterior,
+    InsertedDropout,
+    LaplacePosterior,
+    PointPosterior,
+    Posterior,
+    Prediction,
+    SwagPosterior,
+    ValuePrediction,
+    fit_laplace,
+    likelihoods,
+    select,
+)
 
 __all__ = [
     "SWAG",
@@ -37,7 +43,7 @@ __all__ = [
     "ValuePrediction",
     "fit",
     "fit_ensemble",
-    "laplace",
+    "fit_laplace",
     "likelihoods",
     "load_state",
     "memory_estimate",

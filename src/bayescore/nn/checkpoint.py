@@ -1,26 +1,50 @@
-"""A run's file: nested state as safetensors and JSON; never a pickle, always written whole."""
+"""The state of a training run, between two epochs or two steps, and its file.
+
+`save_state` and `load_state` hold nested state in one file of safetensors and JSON, never a pickle; users'
+own loops call them too. `write_checkpoint` and `read_checkpoint` do so for a run of `fit`.
+"""
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
 
-from bayescore.posteriors.storage import write_whole
+from bayescore.checks import check_count, check_number
+from bayescore.io import read_tensors, write_tensors
+from bayescore.nn.methods import TrainingMethod
+from bayescore.nn.plain import check_adam
+from bayescore.posteriors.base import WeightPosterior, restored_on_failure, unpack_posterior
+from bayescore.posteriors.forward import copy_into, own_tensors
+from bayescore.posteriors.likelihoods import Likelihood
+from bayescore.posteriors.storage import PosteriorFile
+from bayescore.posteriors.wrappers import matched
 
-__all__ = ["load_state", "save_state"]
+__all__ = [
+    "EpochState",
+    "Run",
+    "RunState",
+    "load_state",
+    "read_checkpoint",
+    "save_state",
+    "write_checkpoint",
+]
 
 FORMAT = "bayescore-run-1"
 
 
+# -- nested state in a file ------------------------------------------------------------------------------
+
+
 def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
-    """Write state dicts of models, optimizers, schedules to one file, whole or not at all.
+    """Write state dicts of models, optimizers, schedules to one file, complete or not at all.
 
     Arguments:
         state: nested dicts, lists and tuples of tensors, numbers, texts and None.
@@ -36,8 +60,8 @@ def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping):
         raise TypeError(f"a checkpoint holds a dict, such as {{'model': ...}}; got a {type(state).__name__}")
     tensors: dict[str, Tensor] = {}
-    tree = _told(state, tensors)
-    write_whole(Path(path), save(tensors, {"json": json.dumps({"format": FORMAT, "tree": tree})}))
+    tree = _encode(state, tensors)
+    write_tensors(Path(path), {"format": FORMAT, "tree": tree}, tensors)
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -45,48 +69,267 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no checkpoint at {path}")
     try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["json"])
-            if header["format"] != FORMAT:
-                raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
-            found = _heard(header["tree"], file)
-        if not isinstance(found, dict):
+        header, tensors = read_tensors(Path(path), FORMAT)
+        state = _decode(header["tree"], tensors)
+        if not isinstance(state, dict):
             raise ValueError("it holds no dict")
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise ValueError(
             f"{path} is not a readable checkpoint (truncated, or written by something else): {error}"
         ) from error
-    return found
+    return state
 
 
-def _told(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value as JSON; tensors are put aside under a number."""
+def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value as JSON; a tensor is put into `tensors`, and its name there into the JSON."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().contiguous().clone()
+        tensors[name] = value
         return {"tensor": name}
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str | int):
                 raise TypeError(f"a checkpoint cannot hold a dict with the key {key!r}: use texts or numbers")
-        return {"dict": [[key, _told(part, tensors)] for key, part in value.items()]}
+        return {"dict": [[key, _encode(part, tensors)] for key, part in value.items()]}
     if isinstance(value, list | tuple):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_told(part, tensors) for part in value]}
+        return {kind: [_encode(part, tensors) for part in value]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(float(value))}  # JSON has no word for infinities and NaN
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}: {value!r}")
 
 
-def _heard(tree: Any, file: Any) -> Any:
+def _decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(tree, dict):
         return tree
     ((kind, value),) = tree.items()
     if kind == "tensor":
-        return file.get_tensor(value)
+        return tensors[value]
     if kind == "dict":
-        return {key: _heard(part, file) for key, part in value}
+        return {key: _decode(part, tensors) for key, part in value}
+    if kind == "float":
+        return float(value)
     if kind not in ("list", "tuple"):
         raise ValueError(f"it holds a {kind!r}")
-    parts = [_heard(part, file) for part in value]
+    parts = [_decode(part, tensors) for part in value]
     return tuple(parts) if kind == "tuple" else parts
+
+
+# -- a run of `fit` --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is given: the module and what trains it, the data, and when to stop.
+
+    Arguments:
+        settings: what distinguishes the run from others; the checkpoint of a run with others is refused.
+        point_optimizer: Adam for what is trained and not random.
+        checkpoint: the file, if there is to be one.
+        checkpoint_every: steps after which it is also written within an epoch.
+    """
+
+    settings: dict[str, Any]
+    model: nn.Module
+    likelihood: Likelihood
+    method: TrainingMethod
+    point_optimizer: torch.optim.Optimizer | None
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    loader: Any
+    validation: Any
+    epochs: int
+    seed: int
+    patience: int | None = None
+    checkpoint: Path | None = None
+    checkpoint_every: int | None = None
+    progress: bool | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings and the shapes of the module's tensors."""
+        shapes = {name: list(value.shape) for name, value in own_tensors(self.model).items()}
+        return {**self.settings, "shapes": shapes}
+
+    @property
+    def loader_generators(self) -> dict[str, torch.Generator]:
+        """The random generators of the loaders and of their samplers, where they have one of their own."""
+        found = {}
+        for name, loader in {"loader": self.loader, "validation": self.validation}.items():
+            found[name] = getattr(loader, "generator", None)
+            for part in ("sampler", "batch_sampler"):
+                found[f"{name}.{part}"] = getattr(getattr(loader, part, None), "generator", None)
+        return {name: rng for name, rng in found.items() if isinstance(rng, torch.Generator)}
+
+    def loader_states(self) -> dict[str, Tensor]:
+        """The states of the loaders' generators."""
+        return {name: rng.get_state() for name, rng in self.loader_generators.items()}
+
+    def set_loader_states(self, states: Mapping[str, Tensor]) -> None:
+        """Set the states of the loaders' generators."""
+        for name, rng in self.loader_generators.items():
+            if name in states:
+                rng.set_state(states[name])
+
+    def random_states(self) -> dict[str, Tensor]:
+        """The states of all generators from which an epoch draws: the loaders' and torch's global ones."""
+        found = {**self.loader_states(), "cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self.device)
+        return found
+
+    def set_random_states(self, states: Mapping[str, Tensor]) -> None:
+        """Set the states of all generators from which an epoch draws."""
+        self.set_loader_states(states)
+        torch.set_rng_state(states["cpu"])
+        if self.device.type == "cuda" and "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"], self.device)
+
+
+@dataclass
+class EpochState:
+    """How far an unfinished epoch has come."""
+
+    loaders_at_start: dict[str, Tensor]  # the states of the loaders' generators
+    batches: int = 0
+    loss_sum: float = 0.0  # over `count` data
+    count: int = 0
+    random_states: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # after the last batch; set by a checkpoint
+
+
+@dataclass
+class RunState:
+    """What a run has found so far."""
+
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: WeightPosterior | None = None
+    best_nll: float = math.inf
+    best_epoch: int = 0
+    seconds: float = 0.0
+    unfinished: EpochState | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The last finished epoch."""
+        return len(self.history)
+
+
+def write_checkpoint(path: Path, run: Run, state: RunState) -> None:
+    """Write the run as it is now, after an epoch or within one."""
+    content = {
+        "settings": run.identity,
+        "history": state.history,
+        "seconds": state.seconds,
+        "best": [state.best_nll, state.best_epoch, None if state.best is None else state.best.pack()],
+        "model": own_tensors(run.model),
+        "likelihood": run.likelihood.state_dict(),
+        "optimizer": run.method.optimizer.state_dict(),
+        "schedule": run.schedule.state_dict(),
+        "point_optimizer": None if run.point_optimizer is None else run.point_optimizer.state_dict(),
+        "swag": None if run.method.swag is None else run.method.swag.state_dict(),
+        "loaders": run.loader_states(),
+    }
+    if state.unfinished is not None:
+        content["unfinished"] = {**vars(state.unfinished), "random_states": run.random_states()}
+    save_state(path, content)
+
+
+def read_checkpoint(path: Path, run: Run) -> RunState:
+    """Continue the run where the file left it; a file that is damaged, or of another run, is refused."""
+    content = load_state(path)
+    here, there = run.identity, content.get("settings")
+    if not isinstance(there, dict) or not isinstance(there.get("shapes"), dict):
+        raise ValueError(f"{path} is not a readable checkpoint: it does not say of which run it is")
+    names = matched(there["shapes"], here["shapes"])
+    there["shapes"] = {names[name]: shape for name, shape in there["shapes"].items()}
+    for key in {**here, **there}:
+        if key not in here or key not in there or here[key] != there[key]:
+            raise ValueError(
+                f"{path} is the checkpoint of another run: its {key} is {_setting(there, key)}, "
+                f"this one's is {_setting(here, key)}; remove the file or name another"
+            )
+    with restored_on_failure(run.model, run.likelihood):
+        try:
+            return _restore(path, content, run)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            what = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is damaged ({what}); remove the file or name another") from error
+
+
+def _setting(settings: dict[str, Any], key: str) -> str:
+    """A setting for an error message; one that was not given has its default, whatever that is."""
+    return repr(settings[key]) if key in settings else "the default"
+
+
+def _restore(path: Path, content: dict[str, Any], run: Run) -> RunState:
+    """Check everything first, then set it; the loaders' generators are set last."""
+    optimizer, point_optimizer, schedule = run.method.optimizer, run.point_optimizer, run.schedule
+    state = _run_state(path, content, run)
+    own = own_tensors(run.model)
+    names = matched(content["model"], own)
+    tensors = {names[name]: value for name, value in content["model"].items()}
+    _check_tensors(tensors, own)
+    _check_tensors(content["likelihood"], run.likelihood.state_dict(keep_vars=True))
+    for each, saved in ((optimizer, content["optimizer"]), (point_optimizer, content["point_optimizer"])):
+        if isinstance(each, torch.optim.Adam):
+            check_adam(saved, each)
+    check_count("last_epoch", content["schedule"]["last_epoch"], 0)
+    if content["schedule"]["base_lrs"] != schedule.base_lrs:
+        raise ValueError("its schedule is of another learning rate")
+    unfinished = state.unfinished
+    loader_states = content["loaders"] if unfinished is None else unfinished.loaders_at_start
+    devices = {"cpu": torch.device("cpu"), run.device.type: run.device}
+    devices |= {name: rng.device for name, rng in run.loader_generators.items()}
+    random_states = {} if unfinished is None else unfinished.random_states
+    for name, value in (*loader_states.items(), *random_states.items()):
+        if name in devices:
+            torch.Generator(devices[name]).set_state(value)  # raises unless it is a generator's state
+    copy_into(own, tensors)
+    run.likelihood.load_state_dict(content["likelihood"])
+    optimizer.load_state_dict(content["optimizer"])
+    schedule.load_state_dict(content["schedule"])
+    if point_optimizer is not None:
+        point_optimizer.load_state_dict(content["point_optimizer"])
+    if run.method.swag is not None:
+        run.method.swag.load_state_dict(content["swag"])
+    run.set_loader_states(loader_states)
+    return state
+
+
+def _run_state(path: Path, content: dict[str, Any], run: Run) -> RunState:
+    best_nll, best_epoch, best = content["best"]
+    state = RunState(content["history"], None, best_nll, best_epoch, content["seconds"])
+    check_number("seconds", state.seconds, zero=True)
+    check_count("best_epoch", best_epoch, 0)
+    numbers = [best_nll, *(value for row in state.history for value in (row["loss"], *row.values()))]
+    if not isinstance(state.history, list) or not all(isinstance(n, float) for n in numbers):
+        raise TypeError("its history is no list of rows of numbers")
+    if "unfinished" in content:
+        epoch = state.unfinished = EpochState(**content["unfinished"])
+        check_count("batches", epoch.batches)
+        check_count("count", epoch.count)
+        if not isinstance(epoch.loss_sum, float) or "cpu" not in epoch.random_states:
+            raise TypeError("it does not say where in its epoch it is")
+    if best is not None:
+        header, tensors = best
+        found = unpack_posterior(PosteriorFile(path, header, tensors), run.model, run.likelihood)
+        if not isinstance(found, WeightPosterior):
+            raise TypeError("its best posterior is a mixture")
+        state.best = found
+    return state
+
+
+def _check_tensors(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Raise unless a file's tensors are like those of a module, and finite where they are trained."""
+    for name in {**own, **found}:
+        if name not in own or (found[name].shape, found[name].dtype) != (own[name].shape, own[name].dtype):
+            raise ValueError(f"its tensor {name} is of another shape or kind")
+        if own[name].requires_grad and not found[name].isfinite().all():
+            raise ValueError(f"its tensor {name} is not finite")

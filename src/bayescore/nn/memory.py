@@ -1,34 +1,40 @@
 """How much memory training will take, before anything is allocated.
 
-The network is run forward and backward on tensors without storage (nn/dry_run.py), and the optimizer's state
-is counted on a few thousand real weights:
+The network is run forward and backward on tensors without storage, and the optimizer's state is counted on a
+few thousand real weights:
     total = process + weights + state + kept + max(P, gradient + temporaries) + heap                       (1)
-with P the peak of both passes (activations, gradients as they arrive, and what the operators need on the way)
-and `temporaries` what the update holds beside the gradient, in tensors of the size of the largest parameter.
-`heap` is what a C library's heap cannot give back between buffers that come and go; where every buffer has
-pages of its own (MALLOC_MMAP_THRESHOLD_=65536, or a GPU) it is nil, and the rest of (1) was within 5 % of the
-peak for ResNet-18, ResNet-50 and ViT-B/16. On glibc with its defaults it was 37 to 67 % of P there.
+with P the peak of forward and backward (activations, gradients as they arrive, what the operators need) and
+`temporaries` what the update holds beside the gradient, in tensors of the size of the largest parameter.
+`heap` is what the heap of the C library cannot give back between buffers that come and go. Where every buffer
+has pages of its own (MALLOC_MMAP_THRESHOLD_=65536, or a GPU) it is nil, and the rest of (1) was within 5 % of
+the peak for ResNet-18, ResNet-50 and ViT-B/16; on glibc with its defaults it was 37 to 67 % of P there.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bayescore.checks import unknown_name
-from bayescore.nn.dry_run import passes
+from bayescore.optim import ADVI, SGLD, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim.noise import uses_counter
+from bayescore.posteriors.forward import call_with, own_tensors
 
-__all__ = ["MEMORY_METHODS", "MemoryEstimate", "memory_estimate"]
+__all__ = ["MEMORY_METHODS", "MemoryEstimate", "dry_run_peak", "memory_estimate"]
 
-TOY = 4096  # weights on which an optimizer's state is counted
+PROBE = 4096  # weights on which an optimizer's state is counted
 HEAP = 0.4  # share of P, on a CPU: see above
-COMPILER = 130_000_000  # bytes: torch's compiler, once it has been imported and used
+COMPILER = 130_000_000  # bytes of torch's compiler, once it has been imported and used
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class MemoryEstimate:
 
     process: what the process holds beside the network (interpreter, libraries); 0 on a GPU.
     weights: parameters and buffers.  state: the optimizer's.  kept: states that SGLD keeps in the end.
-    gradient: the gradient buffer.  activations: what both passes hold beside the gradient at their peak.
+    gradient: the gradient buffer.  activations: what forward and backward hold beside it at their peak.
     temporaries: what the update needs beyond that.  heap: what the heap cannot give back; 0 on a GPU.
     """
 
@@ -63,10 +69,10 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """How to make an optimizer, the draws of a step, and what it holds inside `step()` alone.
+class _Optimizer:
+    """How to make an optimizer, the draws of a step, and the temporary memory of its `step()`.
 
-    largest: in tensors of the size of the largest parameter; whole: in networks.
+    largest: in tensors of the size of the largest parameter; whole: in copies of all weights.
     """
 
     make: Callable[..., Any]
@@ -79,26 +85,21 @@ def _torch(name: str, **options: Any) -> Callable[..., Any]:
     return lambda params, **more: getattr(torch.optim, name)(params, **{**options, **more})
 
 
-def _ours(name: str, **options: Any) -> Callable[..., Any]:
-    def make(params: Any, **more: Any) -> Any:
-        from bayescore import optim  # it imports this package
-
-        return getattr(optim, name)(params, num_data=1000, **{**options, **more})
-
-    return make
+def _ours(kind: type[Any], **options: Any) -> Callable[..., Any]:
+    return lambda params, **more: kind(params, num_data=1000, **{**options, **more})
 
 
-_RULES = {
-    "sgd": _Rule(_torch("SGD", lr=1e-3)),
-    "adamw": _Rule(_torch("AdamW"), largest=2),
-    "adamw-fused": _Rule(_torch("AdamW", fused=True)),
-    "proximal": _Rule(_ours("ProximalScore", solver="exact"), 1, largest=2),
-    "proximal-gradient": _Rule(_ours("ProximalScore", solver="gradient"), 1, largest=2),
-    "advi": _Rule(_ours("ADVI"), 1, largest=2),
-    "bam": _Rule(_ours("BaM"), 2, largest=2, whole=3),  # sums over the last draw
-    "sgld": _Rule(_ours("SGLD"), 1, largest=2),
+_OPTIMIZERS = {
+    "sgd": _Optimizer(_torch("SGD", lr=1e-3)),
+    "adamw": _Optimizer(_torch("AdamW"), largest=2),
+    "adamw-fused": _Optimizer(_torch("AdamW", fused=True)),
+    "proximal": _Optimizer(_ours(ProximalScore), 1, largest=2),
+    "descent": _Optimizer(_ours(ProximalDescent), 1, largest=2),
+    "advi": _Optimizer(_ours(ADVI), 1, largest=2),
+    "bam": _Optimizer(_ours(PairedBaM), 2, largest=2, whole=3),  # its sums over draws
+    "sgld": _Optimizer(_ours(SGLD), 1, largest=2),
 }
-MEMORY_METHODS = tuple(_RULES)
+MEMORY_METHODS = tuple(_OPTIMIZERS)
 
 
 def memory_estimate(
@@ -114,38 +115,36 @@ def memory_estimate(
 
     Arguments:
         model: any module, also one made under `torch.device("meta")`; it is not run and not changed.
-        method: "sgd", "adamw", "adamw-fused", "proximal", "proximal-gradient", "advi", "bam" or "sgld".
+        method: "sgd", "adamw", "adamw-fused", "proximal", "descent", "advi", "bam" or "sgld".
         batch: the module's inputs: a tensor, a tuple of tensors (on any device; only their shapes are read),
             or the shape of one float input, such as (16, 3, 224, 224).
-        loss: the outputs to a scalar; a mean of all outputs by default.
+        loss: from the outputs to a scalar; by default a mean of all outputs.
         update_in_backward: the optimizer updates as gradients arrive, so that there is no gradient buffer.
         options: further arguments of the optimizer that change its state, such as `momentum` or `keep`.
 
     >>> print(memory_estimate(nn.Linear(1000, 1000), "adamw", (64, 1000)).state)
     8008000
     """
-    if method not in _RULES:
-        raise unknown_name("method", method, _RULES)
-    rule = _RULES[method]
+    if method not in _OPTIMIZERS:
+        raise unknown_name("method", method, _OPTIMIZERS)
+    how = _OPTIMIZERS[method]
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise ValueError("the model has no parameter that requires a gradient; there is nothing to train")
     held = {id(t): t for t in [*model.parameters(), *model.buffers()]}.values()
     weights = sum(map(_bytes, held))
-    if update_in_backward and rule.draws:
+    if update_in_backward and how.draws:
         options = {**options, "update_in_backward": True}  # which an optimizer may refuse, by name
-    per_weight, kept = _state(rule, options)
+    per_weight, kept = _state(how, options)
     full = sum(p.numel() * max(4, p.element_size()) for p in trained)  # ours keep at least float32
-    width = full if rule.draws else sum(map(_bytes, trained))
+    width = full if how.draws else sum(map(_bytes, trained))
     gradient = 0 if update_in_backward else sum(map(_bytes, trained))
-    both = passes(model, batch, loss, update_in_backward)
+    peak = dry_run_peak(model, batch, loss, update_in_backward)
     largest = max(p.numel() * max(4, p.element_size()) for p in trained)
-    update = gradient + int(rule.largest * largest + rule.whole * width)
+    update = gradient + int(how.largest * largest + how.whole * width)
     on_cpu = trained[0].device.type in ("cpu", "meta")
-    from bayescore.optim.noise import is_hashed  # it imports this package
-
     sizes = [p.numel() for p in trained]
-    compiles = bool(rule.draws) and is_hashed(sum(sizes), max(sizes))
+    compiles = bool(how.draws) and uses_counter(sum(sizes), max(sizes))
     return MemoryEstimate(
         method=method + (" with update_in_backward" if update_in_backward else ""),
         process=_process(held) + COMPILER * compiles if on_cpu else 0,
@@ -153,19 +152,19 @@ def memory_estimate(
         state=int(per_weight * width),
         kept=int(kept * width),
         gradient=gradient,
-        activations=max(0, both - gradient),
-        temporaries=max(0, update - max(both, gradient)),
-        heap=int(HEAP * both) if on_cpu else 0,
+        activations=max(0, peak - gradient),
+        temporaries=max(0, update - max(peak, gradient)),
+        heap=int(HEAP * peak) if on_cpu else 0,
     )
 
 
-def _state(rule: _Rule, options: dict[str, Any]) -> tuple[float, float]:
-    """Numbers of optimizer state per weight, counted on a small tensor; and those of states kept later."""
-    weight = nn.Parameter(torch.zeros(TOY))
-    optimizer = rule.make([weight], **options)
+def _state(how: _Optimizer, options: dict[str, Any]) -> tuple[float, float]:
+    """Numbers of optimizer state per weight, counted on a small tensor, and of the states kept in the end."""
+    weight = nn.Parameter(torch.zeros(PROBE))
+    optimizer = how.make([weight], **options)
     most = 0
-    for _ in range(max(1, rule.draws)):
-        if rule.draws:
+    for _ in range(max(1, how.draws)):
+        if how.draws:
             with optimizer.sample():
                 weight.sum().backward()
                 most = max(most, _count(optimizer))
@@ -173,17 +172,17 @@ def _state(rule: _Rule, options: dict[str, Any]) -> tuple[float, float]:
             weight.sum().backward()
     optimizer.step()
     most = max(most, _count(optimizer))
-    return most / TOY, float(optimizer.param_groups[0].get("keep", 0))
+    return most / PROBE, float(optimizer.param_groups[0].get("keep", 0))
 
 
 def _count(optimizer: Any) -> int:
-    """Numbers in tensors of a parameter's size, or a multiple of it, whatever holds them."""
+    """Numbers in tensors at least as large as the parameter, however nested."""
     state = optimizer.state.values()
     return sum(t.numel() for t in tree_leaves([dict(s) for s in state]) if _is_large(t))
 
 
 def _is_large(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.numel() >= TOY
+    return isinstance(value, Tensor) and value.numel() >= PROBE
 
 
 def _process(held: Any) -> int:
@@ -202,3 +201,105 @@ def _bytes(tensor: Tensor) -> int:
 
 def _size(value: int) -> str:
     return f"{value / 1e9:.2f} GB" if value >= 1e8 else f"{value / 1e6:.1f} MB"
+
+
+# -- forward and backward without storage ------------------------------------------------------------------
+
+
+def dry_run_peak(
+    model: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None, update_in_backward: bool
+) -> int:
+    """P of (1): the bytes that forward and backward hold beside the weights, at their peak.
+
+    Under torch's FakeTensorMode a tensor has a shape, a type and a device, but no memory. A storage counts
+    from the first operator that returns it until nothing refers to it any more.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = {name: _fake(value) for name, value in own_tensors(model).items()}
+        inputs = _inputs(batch)
+        meter = _Meter([*fake.values(), *inputs])
+        if update_in_backward:
+            for value in fake.values():
+                if value.requires_grad:
+                    value.register_post_accumulate_grad_hook(_drop_gradient)
+        with meter, _in_train_mode(model), torch.random.fork_rng(devices=[]):
+            outputs = call_with(model, fake, tuple(inputs))
+            value = loss(outputs) if loss is not None else _mean(outputs)
+            del outputs
+            value.backward()
+    del mode
+    return meter.peak
+
+
+def _fake(value: Tensor) -> Tensor:
+    """A tensor like `value` without storage; on the CPU if `value` is on the meta device."""
+    device = "cpu" if value.device.type == "meta" else value.device
+    fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    return fake.requires_grad_(value.requires_grad)
+
+
+def _inputs(batch: Any) -> list[Tensor]:
+    if isinstance(batch, Tensor):
+        return [_fake(batch.detach())]
+    if isinstance(batch, tuple | list) and batch:
+        if all(isinstance(part, Tensor) for part in batch):
+            return [_fake(part.detach()) for part in batch]
+        if all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in batch):
+            return [torch.empty(tuple(batch))]
+    raise TypeError(
+        f"batch must be a tensor, a tuple of tensors, or a shape such as (16, 3, 224, 224); got {batch!r}"
+    )
+
+
+def _mean(outputs: Any) -> Tensor:
+    """A scalar that depends on every output."""
+    found = [out for out in tree_leaves(outputs) if isinstance(out, Tensor) and out.is_floating_point()]
+    if not found:
+        raise TypeError(
+            "the model returns no floating point tensor; give loss=, from its outputs to a scalar"
+        )
+    return torch.stack([out.float().mean() for out in found]).sum()
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+@contextmanager
+def _in_train_mode(model: nn.Module) -> Iterator[None]:
+    """The module in train mode, for the length of the block."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class _Meter(TorchDispatchMode):
+    """Counts the bytes of storages while they exist, except for those of the tensors `known`."""
+
+    def __init__(self, known: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet(t.untyped_storage() for t in known)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for value in tree_leaves(out):
+            if isinstance(value, Tensor):
+                self._add(value.untyped_storage())
+        return out
+
+    def _add(self, storage: Any) -> None:
+        if storage in self._seen:
+            return
+        self._seen.add(storage)
+        size = storage.nbytes()
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._release, size)
+
+    def _release(self, size: int) -> None:
+        self.now -= size

@@ -1,4 +1,8 @@
-"""What each method of `fit` adds to the loop: its optimizer, its posterior, when that is ready, its rate."""
+"""The training methods of `fit`: what each adds to the loop.
+
+Its optimizer, its posterior and when there is one, its learning rate schedule, and what is done to the module
+while it is trained.
+"""
 
 from __future__ import annotations
 
@@ -13,114 +17,127 @@ from torch import nn
 
 from bayescore.checks import unknown_name
 from bayescore.nn.plain import PlainAdam
-from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout, places
+from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim.base import BayesianOptimizer
+from bayescore.posteriors.base import WeightPosterior
+from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout, dropped_modules
 from bayescore.posteriors.likelihoods import Likelihood
 from bayescore.posteriors.point import PointPosterior
 from bayescore.posteriors.swag import SWAG
-from bayescore.posteriors.weights import WeightPosterior
 
-__all__ = ["METHODS", "Recipe", "recipe"]
+__all__ = ["METHODS", "TrainingMethod", "training_method"]
 
-SHELLS = {"proximal": "ProximalScore", "advi": "ADVI", "bam": "BaM", "sgld": "SGLD"}  # in bayescore.optim
-METHODS = (*SHELLS, "plain", "dropout", "swag")
-SWAG_START = 0.5  # share of the epochs after which SWAG collects
+BAYESIAN: dict[str, type[BayesianOptimizer]] = {
+    "proximal": ProximalScore,
+    "descent": ProximalDescent,
+    "advi": ADVI,
+    "bam": PairedBaM,
+    "published-bam": BaM,
+    "sgld": SGLD,
+}
+METHODS = (*BAYESIAN, "plain", "dropout", "swag")
+SWAG_WAITS = 0.5  # share of the epochs before SWAG collects weights
 CHAIN = 30  # states that SGLD keeps of the second half of its steps
 
 
 @dataclass
-class Recipe:
-    """A method as the loop sees it.
+class TrainingMethod:
+    """A training method as the loop sees it.
 
     Arguments:
-        optimizer: steps with a closure, and says its `status`.
-        posterior: the posterior as it stands now.
-        collector: what collects weights at the end of an epoch, in the second half of them.
-        training: what is done to the module while it is trained.
+        optimizer: steps with a closure, and has a `status`.
+        posterior: makes the posterior from the present state.
+        swag: collects weights at the end of every epoch of the second half.
+        while_training: what is done to the module while it is trained.
     """
 
     optimizer: Any
     posterior: Callable[[Likelihood], WeightPosterior]
-    collector: SWAG | None = None
-    training: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
+    swag: SWAG | None = None
+    while_training: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """After the last batch of an epoch."""
-        if self.collector is not None and epoch > SWAG_START * epochs:
-            self.collector.collect()
+        """Called after the last batch of an epoch."""
+        if self.swag is not None and epoch > SWAG_WAITS * epochs:
+            self.swag.collect()
 
     @property
-    def ready(self) -> bool:
-        """Whether there is a posterior to look at: a chain has none during burn-in."""
-        if self.collector is not None:
-            return self.collector.count > 1
+    def has_posterior(self) -> bool:
+        """Whether there is a posterior yet: a chain has none during burn-in."""
+        if self.swag is not None:
+            return self.swag.count > 1
         return bool(self.optimizer.param_groups[0].get("kept", 1))
 
-    def rate(self, share: float) -> float:
-        """The factor of the learning rate after a share of all steps: a cosine; constant for SWAG."""
-        if self.collector is not None:
+    def lr_factor(self, share: float) -> float:
+        """The factor of the learning rate after a share of all steps: a cosine, or constant for SWAG."""
+        if self.swag is not None:
             return 1.0
         return max(1e-3, 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
 
 
-def recipe(
-    method: str,
+def training_method(
+    name: str,
     model: nn.Module,
     chosen: Any,
-    data: int,
-    batch: int | None,
+    num_data: int,
+    batch_size: int | None,
     steps: int | None,
     seed: int,
     options: dict[str, Any],
-) -> Recipe:
-    """The recipe of a method by name; `options` are those of its optimizer, and its own.
+) -> TrainingMethod:
+    """The training method of that name.
 
     Arguments:
-        batch, steps: the size of a batch and the steps to come, where the loader says.
+        chosen: the named parameters that are random.
+        batch_size, steps: rows of a batch and steps of the whole run, or None if the loader does not say.
+        options: of the method and of its optimizer.
     """
-    if method == "ensemble":
+    if name == "ensemble":
         raise ValueError(
             "an ensemble needs fresh initial weights for every member; use fit_ensemble(make_model, loader)"
         )
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
     if "accumulate" in options:
         raise ValueError(
             "accumulate counts the backward calls of a block, and fit makes one; give the loader larger "
             "batches, or write the loop yourself (`with opt.sample():`)"
         )
-    if method in SHELLS:
-        from bayescore import optim  # it imports this package
-
-        if method != "sgld":
-            options.setdefault("batch_size", batch)
-        elif steps is not None and "burn_in" not in options:
+    if name in BAYESIAN:
+        if name == "proximal":
+            options.setdefault("batch_size", batch_size)
+        elif name == "descent":
+            options.setdefault("steps", steps)
+        elif name == "sgld" and steps is not None and "burn_in" not in options:
             options["burn_in"] = steps // 2
             options.setdefault("thin", max(1, (steps - steps // 2) // CHAIN))
-        shell = _made(getattr(optim, SHELLS[method]), chosen, {"num_data": data, "seed": seed}, options)
-        return Recipe(shell, lambda like: shell.posterior(model, like))
-    if method == "dropout":
+        optimizer = _optimizer(BAYESIAN[name], chosen, {"num_data": num_data, "seed": seed}, options)
+        return TrainingMethod(optimizer, lambda like: optimizer.posterior(model, like))
+    if name == "dropout":
         p = options.pop("p", None)
-        places(model, p)  # a module without a place for dropout is refused before it is trained
-        return Recipe(
-            _made(PlainAdam, chosen, {"num_data": data}, options),
+        dropped_modules(model, p)  # a module in which nothing can be dropped is refused before training
+        return TrainingMethod(
+            _optimizer(PlainAdam, chosen, {"num_data": num_data}, options),
             lambda like: DropoutPosterior(model, p, likelihood=like),
-            training=nullcontext if p is None else lambda: InsertedDropout(model, p),
+            while_training=nullcontext if p is None else lambda: InsertedDropout(model, p),
         )
-    if method == "swag":
+    if name == "swag":
         if len(chosen) < sum(p.requires_grad for p in model.parameters()):
             raise ValueError(
                 "swag collects all weights; leave bayesian= and point= out, or freeze the others"
             )
         swag = SWAG(model, options.pop("rank", 20))
-        adam = _made(PlainAdam, chosen, {"num_data": data}, options)
-        return Recipe(adam, swag.posterior, swag)
-    adam = _made(PlainAdam, chosen, {"num_data": data}, options)
-    return Recipe(adam, lambda like: PointPosterior(model, likelihood=like))
+        return TrainingMethod(
+            _optimizer(PlainAdam, chosen, {"num_data": num_data}, options), swag.posterior, swag
+        )
+    adam = _optimizer(PlainAdam, chosen, {"num_data": num_data}, options)
+    return TrainingMethod(adam, lambda like: PointPosterior(model, likelihood=like))
 
 
-def _made(kind: type[Any], chosen: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
-    """The optimizer, after a look at the names of its options."""
-    known = list(inspect.signature(kind).parameters)[1:]
+def _optimizer(kind: type[Any], chosen: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
+    """The optimizer, after the names of its options have been checked."""
+    bayesian = issubclass(kind, BayesianOptimizer)
+    known = kind.options() if bayesian else list(inspect.signature(kind).parameters)[1:]
     for name in options:
         if name not in known:
             raise unknown_name(f"option of {kind.__name__}", name, set(known) - set(given))

@@ -1,4 +1,4 @@
-"""Adam for plain networks, with the prior and the scaling of the Bayesian optimizers: the MAP estimate.
+"""The MAP estimate by Adam, with the prior and the scaling of the Bayesian optimizers.
 
 With N data, temperature tau and the prior N(0, s0^2), in mean-loss units (docs/networks.md):
     theta <- Adam on  l(theta) + delta/2 |theta|^2,   delta = tau / (N s0^2)                               (1)
@@ -18,7 +18,7 @@ __all__ = ["PlainAdam", "check_adam"]
 
 
 class PlainAdam(torch.optim.Adam):
-    """Maximum a posteriori by Adam; a gradient that is not finite skips the update and is counted.
+    """Maximum a posteriori by Adam; an update whose gradient is not finite is skipped and counted.
 
     Arguments:
         num_data: N, the size of the training set.
@@ -85,7 +85,7 @@ class PlainAdam(torch.optim.Adam):
 
     @property
     def status(self) -> str:
-        """Where the run stands, in plain words."""
+        """How many updates there have been, in words."""
         size = sum(p.numel() for group in self.param_groups for p in group["params"])
         head = self.param_groups[0]
         lost = f"; {head['skipped']} left out because a gradient was not finite" if head["skipped"] else ""
@@ -93,7 +93,7 @@ class PlainAdam(torch.optim.Adam):
 
 
 def check_adam(state_dict: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Raise unless a state dict of Adam fits the parameters of `optimizer`, with possible numbers."""
+    """Raise unless a state dict of Adam fits the parameters of `optimizer` and has possible values."""
     for saved, group in zip(state_dict["param_groups"], optimizer.param_groups, strict=True):
         for name, value in group.items():
             if isinstance(value, int | float) and not isinstance(saved[name], int | float):

@@ -1,7 +1,6 @@
-"""Train a Bayesian network in one call: progress, early stopping, best on validation.
+"""Train a Bayesian network in one call, with progress, early stopping, validation and checkpoints.
 
-Every step is the loop an engineer would write (docs/networks.md); nothing here is needed to use the
-optimizers.
+Every step is what an engineer would write in a loop (docs/networks.md); the optimizers need nothing of this.
 """
 
 from __future__ import annotations
@@ -19,18 +18,34 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from bayescore.checks import check_count
-from bayescore.nn.loop import NetworkFit, Run, stream, train
-from bayescore.nn.methods import recipe
-from bayescore.nn.resume import Parts
+from bayescore.nn.checkpoint import Run, RunState
+from bayescore.nn.loop import epoch_stream, out_of_patience, train
+from bayescore.nn.methods import training_method
+from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.ensemble import Ensemble
-from bayescore.posteriors.likelihoods import Function, Likelihood
-from bayescore.posteriors.likelihoods import likelihood as as_likelihood
+from bayescore.posteriors.likelihoods import Function, Likelihood, as_likelihood
 from bayescore.posteriors.selection import select
 from bayescore.posteriors.validation import check_mean_loss
 
-__all__ = ["EnsembleFit", "fit", "fit_ensemble"]
+__all__ = ["EnsembleFit", "NetworkFit", "fit", "fit_ensemble"]
 
-NOISE_LR = 0.02  # of a likelihood's own parameters, log scales: 2 % per step
+NOISE_LR = 0.02  # of a likelihood's own parameters, which are log scales: 2 % per step
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """A trained network: its posterior and how training went."""
+
+    posterior: Posterior
+    status: str
+    history: list[dict[str, float]] = field(repr=False)
+    best_epoch: int
+    seconds: float
+    optimizer: Any = field(repr=False)
+
+    def predict(self, x: Any, draws: int = 30, **options: Any) -> Any:
+        """As `Posterior.predict`."""
+        return self.posterior.predict(x, draws, **options)
 
 
 def fit(
@@ -55,34 +70,41 @@ def fit(
     """Train `model` and return its posterior.
 
     A KeyboardInterrupt ends training: the posterior is that of the last step, or the best on validation. Any
-    other exception leaves the module with the mean weights of the last step, and all else in the checkpoint.
+    other exception leaves the module with the mean weights of the last step; the rest is in the checkpoint.
 
     Arguments:
         model: any module; it is trained in place, on the device it is on.
         train_loader: batches (inputs, targets); inputs as in `Posterior.predict`.
-        likelihood: a name, a Likelihood, or a callable (outputs, targets) to the mean negative
+        likelihood: a name, a Likelihood, or a callable from (outputs, targets) to the mean negative
             log-likelihood.
-        method: "proximal", "advi", "bam", "sgld"; "plain" for the MAP estimate by Adam; "dropout" for the
-            same with dropout on (`p=` inserts it); "swag" for a Gaussian of the second half of its path.
+<<<<<<< HEAD
+        method: "proximal", "descent" (Algorithm 1), "advi", "bam", "published-bam", "sgld"; "plain" for the
+            MAP estimate by Adam; "dropout" for the same with dropout on (`p=` inserts it); "swag" for a
+            Gaussian of the second half of its path.
+=======
+        method: "proximal", "descent", "advi", "bam", "published-bam", "sgld"; "plain" for the MAP estimate by
+            Adam; "dropout" for the same with dropout on (`p=` inserts it); "swag" for a Gaussian of the
+            second half of its path.
+>>>>>>> house-nn
         epochs: passes over the data; the learning rate falls along a cosine over all of them, except for
             "swag".
         validation: batches on which the posterior predictive is scored after every epoch; the best one is
             returned.
         patience: epochs without improvement on validation before training stops; None: never.
-        num_data: size of the training set, if the loader's data set does not say.
-        bayesian, point: patterns of parameters (`bs.nn.select`) to be random, and to be left out; those left
-            out are trained by Adam with the rate `point_lr`; freeze what shall stay as it is. A learned noise
-            level has Adam too, with a rate of its own.
-        seed: of the weights' noise, and of what draws from torch's global stream during training.
+        num_data: size of the training set, if the loader's data set has no length.
+        bayesian, point: patterns (`bs.nn.select`) of the parameters that are random, and of those that are
+            not; the latter are trained by Adam with the learning rate `point_lr`, unless they are frozen. A
+            learned noise level is trained by Adam too, with a learning rate of its own.
+        seed: of the weights' noise, and of everything that draws from torch's global stream in training.
         checkpoint: a file written after every epoch. If it exists, the run continues from it, bitwise: what a
             killed process loses is the epoch it was in.
-        checkpoint_every: write it also after so many steps within an epoch: with 1, what is lost is the
-            present step. The epoch's batches are then passed over up to there, so the loader must give them
+        checkpoint_every: write it also after so many steps within an epoch: with 1, only the present step
+            is lost. A continued run skips the batches of its epoch up to there, so the loader must give them
             in the same order again: without shuffling, from torch's global stream (a DataLoader with
-            shuffle=True), or from a generator of its own or its sampler's. One that shuffles by other means
-            (numpy, random), or an iterator that has moved on, ends the epoch with other batches.
+            shuffle=True), or from a generator of its own or its sampler's. A loader that shuffles by other
+            means (numpy, random), or an iterator that has moved on, ends the epoch with other batches.
         progress: show a progress bar; by default if standard error is a terminal.
-        options: of the method, such as lr, prior_sd, temperature, samples.
+        options: of the method, such as lr, prior_sd, temperature, draws.
     """
     check_count("epochs", epochs, 3 if method == "swag" else 1)  # swag needs two epochs in its second half
     if patience is not None:
@@ -98,30 +120,63 @@ def fit(
             raise ValueError(
                 "checkpoint_every counts the steps between two writes; pass checkpoint=, the file"
             )
-    place = next(model.parameters()).device
-    like = as_likelihood(likelihood).to(place)
+    device = next(model.parameters()).device
+    like = as_likelihood(likelihood).to(device)
     data = num_data if num_data is not None else _size(train_loader)
     if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no folder {Path(checkpoint).absolute().parent}")
     chosen = select(model, bayesian, point)
-    about = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
-    about["point_lr"] = point_lr
-    about |= {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
-    batches = _length(train_loader)
+    settings = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
+    settings["point_lr"] = point_lr
+    settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
+    batches = _batches(train_loader)
     steps = None if batches is None else batches * epochs
-    found = recipe(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
-    rest = _rest(model, like, {name for name, _ in chosen}, point_lr)
+    trained = training_method(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        found.optimizer, lambda t: 1.0 if steps is None else found.rate(t / steps)
+        trained.optimizer, lambda t: 1.0 if steps is None else trained.lr_factor(t / steps)
     )
-    parts = Parts(about, model, like, found, rest, schedule, train_loader, validation)
-    if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # not one of ours
-        orders = parts.orders
-        with stream(seed, 0, place):
+    run = Run(
+        settings,
+        model,
+        like,
+        trained,
+        _point_optimizer(model, like, {name for name, _ in chosen}, point_lr),
+        schedule,
+        train_loader,
+        validation,
+        epochs,
+        seed,
+        patience,
+        None if checkpoint is None else Path(checkpoint),
+        checkpoint_every,
+        progress,
+    )
+    if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # the user's own
+        loader_states = run.loader_states()
+        with epoch_stream(seed, 0, device):
             check_mean_loss(model, like, train_loader)
-        parts.put_orders(orders)  # the look has taken nothing from the loader
-    file = None if checkpoint is None else Path(checkpoint)
-    return train(Run(parts, epochs, seed, patience, file, checkpoint_every, progress))
+        run.set_loader_states(loader_states)  # as if no batch had been taken from the loader
+    return _result(run, *train(run))
+
+
+def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
+    """The best posterior on validation, or the last, written into the module; and a status in words."""
+    status = f"{run.epochs} epochs"
+    if interrupted:
+        status = f"interrupted in epoch {state.epoch + 1}"
+    if out_of_patience(run, state) and state.epoch < run.epochs:
+        status = f"stopped after {state.epoch} epochs, {run.patience} without improvement"
+    best, epoch = state.best, state.best_epoch
+    if best is None:
+        best, epoch = run.method.posterior(run.likelihood), state.epoch
+        if any("validation_nll" in row for row in state.history):
+            status += ", none of them with a finite loss on validation"
+    else:
+        status += f", best on validation was epoch {epoch}"
+    best.write_centre()
+    optimizer = run.method.optimizer
+    status = "; ".join(part for part in (status, best.likelihood.status, optimizer.status) if part)
+    return NetworkFit(best, status, state.history, epoch, state.seconds, optimizer)
 
 
 @dataclass(frozen=True)
@@ -137,9 +192,9 @@ class EnsembleFit:
         """How every member ended."""
         return "; ".join(f"member {i + 1}: {member.status}" for i, member in enumerate(self.members))
 
-    def predict(self, x: Any, samples: int = 30, **options: Any) -> Any:
-        """As `Posterior.predict`, the draws split over the members."""
-        return self.posterior.predict(x, samples, **options)
+    def predict(self, x: Any, draws: int = 30, **options: Any) -> Any:
+        """As `Posterior.predict`, with the draws split over the members."""
+        return self.posterior.predict(x, draws, **options)
 
 
 def fit_ensemble(
@@ -156,8 +211,8 @@ def fit_ensemble(
     """Train an ensemble: members that differ in their initial weights, the order of the data and the noise.
 
     Arguments:
-        make_model: a function that makes a module with fresh weights, drawn from torch's global stream, which
-            is seeded for every member and put back.
+        make_model: makes a module with fresh weights, drawn from torch's global random stream, which is
+            seeded for every member and put back.
         method: as in `fit`; plain networks make the deep ensemble.
         seed: member m has the seed `seed + m`.
         checkpoint, options: as in `fit`; member m has the file `checkpoint.m`.
@@ -165,28 +220,30 @@ def fit_ensemble(
     check_count("members", members)
     if isinstance(make_model, nn.Module):
         raise TypeError("fit_ensemble needs a function that makes a model with fresh weights; got a module")
-    start = time.perf_counter()
+    began = time.perf_counter()
     found = []
     for number in range(members):
-        with stream(seed + number, 0, torch.device("cpu")):
+        with epoch_stream(seed + number, 0, torch.device("cpu")):
             model = make_model()
-        like = copy.deepcopy(as_likelihood(likelihood))  # members may learn a noise level of their own
+        like = copy.deepcopy(as_likelihood(likelihood))  # every member may learn a noise level of its own
         file = None if checkpoint is None else f"{os.fspath(checkpoint)}.{number}"
         found.append(fit(model, train_loader, like, method, seed=seed + number, checkpoint=file, **options))
     mixture = Ensemble([member.posterior for member in found])
-    return EnsembleFit(mixture, found, time.perf_counter() - start)
+    return EnsembleFit(mixture, found, time.perf_counter() - began)
 
 
-def _rest(model: nn.Module, like: Likelihood, random: set[str], lr: float) -> torch.optim.Optimizer | None:
-    """Adam for what is trained and not random."""
+def _point_optimizer(
+    model: nn.Module, like: Likelihood, random: set[str], lr: float
+) -> torch.optim.Optimizer | None:
+    """Adam for what is trained and not random, if there is anything."""
     others = [p for name, p in model.named_parameters() if p.requires_grad and name not in random]
     groups = [{"params": others, "lr": lr}, {"params": list(like.parameters()), "lr": NOISE_LR}]
     groups = [group for group in groups if group["params"]]
     return torch.optim.Adam(groups) if groups else None
 
 
-def _length(loader: Any) -> int | None:
-    """Batches of an epoch, where the loader knows: one over a stream does not."""
+def _batches(loader: Any) -> int | None:
+    """Batches of an epoch, or None: a loader over a stream of data has no length."""
     try:
         count = len(loader)
     except TypeError:

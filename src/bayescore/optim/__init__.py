@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bayescore.optim.advi import ADVI
-from bayescore.optim.bam import BaM
+from bayescore.optim.bam import BaM, PairedBaM
+from bayescore.optim.descent import ProximalDescent
 from bayescore.optim.proximal import ProximalScore
 from bayescore.optim.sgld import SGLD
 
-__all__ = ["ADVI", "SGLD", "BaM", "ProximalScore"]
+__all__ = ["ADVI", "SGLD", "BaM", "PairedBaM", "ProximalDescent", "ProximalScore"]

@@ -1,4 +1,4 @@
-"""What every network optimizer shares: the gesture, its units, the step, and what it says about itself.
+"""The base of the network optimizers: the gesture, its units, draws, steps, checkpoints, status.
 
     with opt.sample():            # weights theta = mean + sd * eps are written into the module
         loss.backward()           # any number of times: one draw, `.grad` becomes the mean-loss gradient
@@ -15,47 +15,256 @@ At a rate that learns fast the mean wanders about its fixed point. With average 
     mbar <- mbar + (m - mbar)/max(1, f t)                                                             (3)
 after update number t, while the module, and training, go on with m. The weight of the mean after update s
 grows like s^(1/f - 1): f = 1 is the plain average, with f = 1/2 the first half of the path counts a quarter.
+
+State. Tensors are in `state[p]`, float32 (float64 for float64 weights) also where the weights are bfloat16;
+options and counters are in `param_groups`. The module's storage is kept: weights are written and restored by
+copying, never by adding and subtracting. A weight that somebody else has written since the last step becomes
+the mean. The gradient of the last block stays in `.grad`, where clipping and scaling can reach it; that of an
+earlier block of the same step is moved into running sums ("sum_..."). From the end of a block to the step,
+the draw of a large tensor is kept as state "draw", theta - mean, because dividing that by sd is ten times
+cheaper than making eps again; there is no state "mean" meanwhile: the mean is in the module.
+
+A subclass names its rule (rules/), its state and its options:
+    _init_state(member, mean)     add tensors to the state of a parameter
+    _update(bucket, seen)         apply the rule to a bucket, usually by `_apply`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+import inspect
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bayescore.optim.arriving import check_arriving
-from bayescore.optim.buckets import Bucket, Member
-from bayescore.optim.fused import Rule, and_write, decayed, from_draw
-from bayescore.optim.gradients import finite, scale_of
-from bayescore.optim.in_backward import InBackward
-from bayescore.optim.misuse import check_mean, stamp
-from bayescore.optim.noise import Placed
-from bayescore.optim.precision import Slope, lagging, slope
-from bayescore.optim.sampling import GONE
+from bayescore.checks import unknown_name
+from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
+from bayescore.optim.engine import (
+    Bucket,
+    Kernel,
+    Member,
+    collect_draw,
+    draw_weights,
+    exchange_mean,
+    keep_heap,
+    make_buckets,
+    update_kernel,
+)
+from bayescore.optim.gradients import (
+    backward_calls,
+    check_mean_loss,
+    check_update_in_backward,
+    finite,
+    gradient_scale,
+    gradient_version,
+    is_used,
+    updating_in_backward,
+    version,
+    warn_foreign,
+)
+from bayescore.optim.noise import Noise, counter_key, generator_normal, stream_name, uses_counter
+from bayescore.optim.options import (
+    COMMON,
+    COUNTERS,
+    CommonOptions,
+    check_group,
+    check_own_groups,
+    check_prior_names,
+    initial_sd,
+    prior_tensor,
+)
+from bayescore.optim.status import Slope, lagging, slope_of
 from bayescore.optim.steep import is_steep
+from bayescore.posteriors.base import Posterior
+from bayescore.posteriors.gaussian import GaussianPosterior
 
-__all__ = ["Shell"]
+__all__ = ["BayesianOptimizer", "Seen"]
+
+GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
+STOPPED = 1e-12  # a rate of 0, where a schedule has ended, is no mistake, nor what rounding leaves of it
+SUMS = ("sum_g", "sum_xg", "sum_e", "sum_ee")
 
 
-class Shell(InBackward):
-    """Base of the network optimizers; subclasses give `_start`, `_collect` and `_apply`."""
+class Seen(NamedTuple):
+    """What a step has seen of a bucket: the gradient of its only draw, or sums over several.
+
+    Arguments:
+        g: the gradient, or None where the sums of the bucket hold those of all draws.
+        noise: of that draw, where it has to be made again; "kept" or "drawn" where the draw is still there
+            (engine.update_kernel).
+        draws: how many there were.
+    """
+
+    g: Tensor | None
+    noise: Noise | str | None
+    draws: int
+
+
+class BayesianOptimizer(torch.optim.Optimizer):
+    """Base of the network optimizers.
+
+    Arguments:
+        params: parameters, named parameters, or groups of them with their own options.
+        num_data: size of the training set, N.
+        own: the subclass's options, lr among them.
+        common: those of `CommonOptions`.
+        steep_watch: for how many updates the rate is lowered where the loss is steep (optim/steep.py).
+    """
 
     #: the fewest draws a step needs
     least_draws: ClassVar[int] = 1
     # GradScaler then hands over its scale instead of skipping the step: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
-    def _start(self, member: Member, mean: Tensor) -> None:
-        super()._start(member, mean)
-        member.state["moments"] = mean.new_zeros(4)  # optim/precision.py
+    # -- construction and options ------------------------------------------------------------------------
+
+    def __init__(
+        self,
+        params: Any,
+        num_data: int,
+        own: dict[str, Any],
+        common: CommonOptions,
+        steep_watch: int = 0,
+    ) -> None:
+        for name in common:
+            if name not in COMMON:
+                raise TypeError(str(unknown_name(f"option of {type(self).__name__}", name, self.options())))
+        self._prepare()
+        keep_heap()
+        given = {
+            "num_data": num_data,
+            "lr_factor": 1.0,
+            "steep_watch": steep_watch,
+            **COMMON,
+            **common,
+            **own,
+        }
+        super().__init__(params, {**given, "method": type(self).__name__, **dict.fromkeys(COUNTERS, 0)})
+        check_prior_names(self.param_groups)
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """The names of all options, in the order of the constructor."""
+        own = inspect.signature(cls).parameters.values()
+        return [p.name for p in own if p.kind is p.KEYWORD_ONLY] + list(COMMON)
+
+    def _prepare(self) -> None:
+        self._open = False
+        self._size = 0  # trained weights, as of the last block
+        self._versions: dict[Tensor, tuple[int, int]] = {}
+        self._used: dict[Tensor, tuple[int, int]] = {}  # versions of the gradients of the last step
+        self._buckets: list[Bucket] = []
+        self._kernels: dict[Any, Kernel] = {}
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._updated: set[int] = set()  # buckets that were updated while their gradients arrived
+        self._bad = 0  # and those of them whose gradient was not finite
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._release_draws()
+        found: dict[str, Any] = super().__getstate__()
+        return found
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._prepare()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        check_own_groups(param_group, self.defaults)
+        if "lr" in param_group or "init_sd" in param_group:
+            param_group = {"steep_watch": 0, **param_group}
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            check_group(group)
+            self._check(group)
+            for p in group["params"]:
+                if not p.is_floating_point():
+                    raise TypeError(f"weights must be real floating point numbers; got {p.dtype}")
+            if group["init_sd"] is None:
+                group["init_sd"] = initial_sd(group)
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """Raise unless the method's own options make sense."""
+        if group["update_in_backward"]:
+            check_update_in_backward(group, self.least_draws)
+
+    @property
+    def size(self) -> int:
+        """Number of trained weights."""
+        return sum(p.numel() for group in self.param_groups for p in group["params"] if p.requires_grad)
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        return self.param_groups[0]
+
+    def _count(self, name: str, change: int) -> None:
+        for group in self.param_groups:
+            group[name] += change
+
+    def _rate(self, group: dict[str, Any]) -> float:
+        """The learning rate, lowered where the loss is steep."""
+        return float(group["lr"] * group["lr_factor"])
+
+    def _stride(self, group: dict[str, Any]) -> float:
+        """By how much a gradient of 1 moves a weight of a group at first."""
+        return self._rate(group)
+
+    # -- what a method adds ------------------------------------------------------------------------------
+
+    def _init_state(self, member: Member, mean: Tensor) -> None:
+        """Add the method's tensors to the state of a parameter."""
+        member.state["sd"] = torch.full_like(mean, member.group["init_sd"])
+        member.state["statistics"] = mean.new_zeros(4)  # rules/curvature.py
         if member.group["average"]:
             member.state["average"] = mean.clone()
 
+    def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:
+        """Add a draw to the running sums of a step with several draws."""
+        self._run(bucket, collect_draw, *bucket.zeros(*SUMS), g, noise)
+
+    @abstractmethod
+    def _update(self, bucket: Bucket, seen: Seen) -> None:
+        """Apply the rule to a bucket."""
+
+    def _apply(
+        self, bucket: Bucket, rule: Callable[..., Any], states: Sequence[str], seen: Seen, o: Any
+    ) -> Any:
+        """A rule `rule(mean, *states, prior_mean, draws, o)` on a bucket; returns the totals of its terms."""
+        if seen.g is None:
+            args, given = [bucket.flat[key] / seen.draws for key in SUMS], "sums"
+        elif isinstance(seen.noise, str):
+            args, given = [seen.g], seen.noise
+        else:
+            args, given = [seen.g, cast(Tensor, seen.noise)], "noise"
+        return self._move(bucket, rule, states, given, (self._prior_mean(bucket), *args, o))
+
+    def _move(
+        self, bucket: Bucket, rule: Callable[..., Any], states: Sequence[str], given: str, args: Sequence[Any]
+    ) -> Any:
+        """A rule that moves the mean, with the decay (2), written into the module in the same pass."""
+        decay: tuple[Tensor, ...] = ()
+        if share := self._rate(bucket.group) * bucket.group["weight_decay"]:
+            decay = (self._prior_mean(bucket), *self._numbers(bucket, share))
+        kernel = update_kernel(rule, 1 + len(states), given, bool(decay))
+        kept = [bucket.flat.get(key) for key in states]
+        return self._run(bucket, kernel, bucket.whole, bucket.like, *kept, *decay, *args)
+
+    def _run(self, bucket: Bucket, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a kernel over a bucket; returns the totals of its terms."""
+        compiled = bucket.group["compiled"]
+        kernel = self._kernels.setdefault((function, compiled), Kernel(function, compiled))
+        return kernel(self._size, bucket.sizes, *args)
+
     def _numbers(self, bucket: Bucket, *values: float) -> tuple[Tensor, ...]:
         """Options of a rule as zero-dimensional tensors."""
-        like = bucket.flat["mean"]
+        like = bucket.like
         return torch.tensor(values, dtype=like.dtype, device=like.device).unbind()
 
     def _prior_mean(self, bucket: Bucket) -> Tensor:
@@ -63,73 +272,208 @@ class Shell(InBackward):
         if "prior_mean" in bucket.flat:
             return bucket.flat["prior_mean"]
         value = bucket.group["prior_mean"]
-        return bucket.flat["mean"].new_tensor(float(value) if isinstance(value, int | float) else 0.0)
+        return bucket.like.new_tensor(float(value) if isinstance(value, int | float) else 0.0)
 
-    def _decay(self, bucket: Bucket) -> float:
-        """lr w of (2)"""
-        return float(self._rate(bucket.group) * bucket.group["weight_decay"])
+    # -- parameters and their state ----------------------------------------------------------------------
 
-    def _rate(self, group: dict[str, Any]) -> float:
-        """The learning rate, lowered where the loss is steep (optim/steep.py)."""
-        return float(group["lr"] * group["pace"])
-
-    def _stride(self, group: dict[str, Any]) -> float:
-        """By how much a gradient of 1 moves a weight of a group at first."""
-        return self._rate(group)
-
-    def _move(self, bucket: Bucket, rule: Rule, mean: Tensor, *args: Any) -> Any:
-        """Apply a rule that moves the mean, with (2), and write the new mean into the module in one pass."""
-        if share := self._decay(bucket):
-            other, *rest = args
-            towards, shares = self._prior_mean(bucket), self._numbers(bucket, share)
-            rule, args = decayed(rule), (other, towards, *shares, *rest)
-        for placed in (a for a in args if isinstance(a, Placed)):
-            others = [a for a in args if a is not placed]
-            taking = from_draw(rule, placed.difference)
-            return self._run(bucket, taking, placed.draw, placed.mean, *others)
-        if bucket.whole is None:
-            return self._run(bucket, rule, mean, *args)
-        return self._run(bucket, and_write(rule), bucket.whole, mean, *args)
-
-    def _average(self) -> None:
-        """(3), of every tensor: one that no gradient reached, or that is frozen, stands still meanwhile."""
+    def _members(self, frozen: bool = False) -> Iterator[Member]:
+        """The trained tensors; with `frozen`, also those that were trained before they were frozen."""
+        number = -1
         for group in self.param_groups:
-            share = 1 / max(1.0, group["average"] * group["updates"])
-            for state in (self.state[p] for p in group["params"] if p in self.state):
-                if "average" in state:  # where the option was set to 0 meanwhile, the share is 1
-                    state["average"].lerp_(state["mean"], share)
-                elif group["average"] and "mean" in state:  # it was set meanwhile
-                    state["average"] = state["mean"].clone()
+            for position, p in enumerate(group["params"]):
+                number += 1
+                if p.numel() and (p.requires_grad or (frozen and self._has_state(p))):
+                    member = Member(number, group, position, p, self.state[p])
+                    self._synchronise(member)
+                    yield member
 
-    def _precision_status(self) -> str:
-        """Whether the standard deviations have been learned."""
-        return ""
+    def _has_state(self, p: Tensor) -> bool:
+        return "mean" in self.state[p] or "draw" in self.state[p]
 
-    def _measured(self) -> list[Slope]:
-        """What is known of the curvature estimates of the tensors that have been measured."""
-        rows = []
-        for m in (m for m in self._members() if m.state["moments"][3] > 0):
-            row, power = slope(m.state["moments"], m.weight.numel()), self._power(m.group)
-            sds = (m.group["init_sd"], m.group["prior_sd"])
-            rows.append(
-                row._replace(lagging=lagging(m.state["sd"], *sds, row.forgotten, power)) if power else row
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _synchronise(self, member: Member) -> None:
+        """Make the state, or take over weights that somebody else has written since."""
+        p, state = member.weight, member.state
+        if self._open or self._versions.get(p) == version(p):
+            return
+        if "draw" in state:
+            self._release_draws([p])
+        value = p.detach().to(torch.float64 if p.dtype == torch.float64 else torch.float32)
+        if "mean" not in state:
+            state["mean"] = value.clone(memory_format=torch.contiguous_format)
+            prior = prior_tensor(member.group, member.position, state["mean"])
+            if prior is not None:
+                state["prior_mean"] = prior
+            self._init_state(member, state["mean"])
+        else:
+            same = p.detach() == state["mean"].to(p.dtype)
+            new = torch.where(same, state["mean"], value)
+            if "average" in state:  # it moves along, and comes back with weights that are put back
+                state["average"].add_(new - state["mean"])
+            state["mean"].copy_(new)
+        self._versions[p] = version(p)
+
+    def _gathered(self, members: list[Member]) -> list[Bucket]:
+        """The members in buckets; those of the last call where they are still current."""
+        found = [m.weight for bucket in self._buckets for m in bucket.members]
+        same = len(found) == len(members) and {id(w) for w in found} == {id(m.weight) for m in members}
+        if not same or not all(bucket.is_current for bucket in self._buckets):
+            self._buckets = make_buckets(members)
+        return self._buckets
+
+    @torch.no_grad()
+    def _release_draws(self, weights: Iterable[Tensor] | None = None) -> None:
+        """Give up draws that were kept for a step: the state holds the mean again."""
+        for weight in [p for p, s in self.state.items() if "draw" in s] if weights is None else weights:
+            state = self.state[weight]
+            for bucket in self._buckets:
+                if bucket.members[0].weight is weight and "draw" in bucket.flat:
+                    bucket.flat["mean"] = bucket.flat.pop("draw")
+            state["mean"] = state.pop("draw").copy_(weight)
+            if "average" in state and self._versions.get(weight) != version(weight):
+                state["average"].copy_(weight)  # somebody has written it, and what it was is gone
+
+    # -- noise -------------------------------------------------------------------------------------------
+
+    def noise(self, bucket: Bucket, draw: int) -> Noise:
+        """eps of a bucket in draw number `draw` of the present step."""
+        return self._noise(bucket, self._head["step"], draw)
+
+    def _noise(self, bucket: Bucket, step: int, draw: int) -> Noise:
+        like, seed = bucket.like, bucket.group["seed"]
+        key = (seed, step, draw)
+        if bucket.noise is not None and bucket.noise[0] == key:
+            return bucket.noise[1]
+        pair, sign = draw // 2, 1.0 - 2.0 * (draw % 2)
+        names = [stream_name(seed, step, pair, m.number) for m in bucket.members]
+        if bucket.is_large and uses_counter(self._size, like.numel()):
+            return counter_key(like, names[0], sign)
+        if like.device not in self._generators:
+            self._generators[like.device] = torch.Generator(device=like.device)
+        eps = torch.empty_like(like)
+        for part, name in zip(eps.split(bucket.sizes), names, strict=True):
+            generator_normal(part, name, sign, self._generators[like.device])
+        bucket.noise = (key, eps)
+        return eps
+
+    def _present_noise(self, bucket: Bucket) -> Noise | str:
+        """The noise of the only draw of this step, from the draw itself where it is still there."""
+        if "draw" in bucket.flat:
+            return "kept"
+        return "drawn" if self._open and bucket.keeps_draws else self.noise(bucket, 0)
+
+    # -- the block ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def sample(self) -> Iterator[None]:
+        """Write a draw of the weights into the module for the length of the block."""
+        if self._open:
+            raise RuntimeError("sample() was entered inside sample(); close the first block before the next")
+        self._collect_last()
+        self._release_draws()
+        members = list(self._members())
+        buckets = self._gathered(members)
+        self._size = self.size
+        weights = [member.weight for member in members]
+        warn_foreign(weights, self._used)
+        for weight in weights:
+            weight.grad = None
+        counting = any(member.group["accumulate"] > 1 for member in members)
+        self._open = True
+        try:
+            with torch.no_grad():
+                for bucket in buckets:
+                    self._write_draw(bucket)
+            torch.clear_autocast_cache()  # it keeps low-precision copies of weights that have just changed
+            with self._in_backward(buckets), backward_calls(weights if counting else ()) as calls:
+                yield
+        except BaseException:
+            for weight in weights:
+                weight.grad = None
+            self._leave(buckets, keep=False)
+            raise
+        self._leave(buckets, keep=True)
+        self._check_gradients(members, max(calls.values(), default=1))
+
+    def _write_draw(self, bucket: Bucket) -> None:
+        mean, sd, noise = bucket.flat["mean"], bucket.flat["sd"], self.noise(bucket, bucket.group["taken"])
+        whole = bucket.whole
+        theta = torch.empty_like(mean) if whole is None else whole
+        self._run(bucket, draw_weights, theta, mean, sd, noise)
+        if whole is None:
+            for member, part in zip(bucket.members, bucket.split(theta), strict=True):
+                member.weight.copy_(part)
+
+    @torch.no_grad()
+    def _leave(self, buckets: list[Bucket], keep: bool) -> None:
+        """The end of a block: the mean goes back into the module; a draw that the step needs is kept."""
+        for bucket in buckets:
+            if id(bucket) in self._updated:
+                continue
+            theta = bucket.whole
+            if keep and theta is not None and bucket.group["draws"] == 1 and bucket.keeps_draws:
+                self._run(bucket, exchange_mean, theta, bucket.flat["mean"])
+                bucket.rename("mean", "draw")
+                self._note_versions(bucket)
+            else:
+                self._write_mean(bucket)
+        torch.clear_autocast_cache()
+        self._open = False
+
+    def _write_mean(self, bucket: Bucket) -> None:
+        for member in bucket.members:
+            member.weight.copy_(member.state["mean"])
+        self._note_versions(bucket)
+
+    def _note_versions(self, bucket: Bucket) -> None:
+        for member in bucket.members:
+            self._versions[member.weight] = version(member.weight)
+
+    def _check_gradients(self, members: list[Member], calls: int) -> None:
+        """Check the block's gradients, and average over its backward calls where that was asked for."""
+        reached = [m for m in members if m.weight.grad is not None]
+        if not reached:
+            raise RuntimeError(
+                "no gradient reached any parameter inside sample(); call loss.backward() inside the block "
+                "(for a forward pass with drawn weights use opt.posterior(model).sample_())"
             )
-        return rows
+        for member in reached:
+            if member.weight.grad is not None and member.weight.grad.layout != torch.strided:
+                raise TypeError(
+                    "a gradient is sparse, and the posterior is over all weights; use Embedding(sparse=False)"
+                )
+            if member.group["accumulate"] > 1 and member.weight.grad is not None:
+                member.weight.grad.div_(min(member.group["accumulate"], calls))
+        self._count("taken", 1)
 
-    def _power(self, group: dict[str, Any]) -> int:  # noqa: ARG002
-        """The power of the precision that moves linearly to its estimate (optim/precision.py); 0: none."""
-        return 0
+    @torch.no_grad()
+    def _collect_last(self) -> None:
+        """Move the last block's gradient from `.grad` into the sums."""
+        draw = self._head["taken"] - 1
+        if draw < self._head["collected"]:
+            return
+        if self._head["update_in_backward"]:
+            raise RuntimeError(
+                "update_in_backward=True makes one draw per step; call step() before the next sample()"
+            )
+        self._release_draws()
+        reached = [m for m in self._members() if m.weight.grad is not None]
+        if not reached:
+            raise RuntimeError(GONE)
+        for bucket in self._gathered(reached):
+            g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
+            self._collect(bucket, g, self.noise(bucket, draw))
+            for member in bucket.members:
+                member.weight.grad = None
+        self._count("collected", 1)
 
-    def _check(self, group: dict[str, Any]) -> None:
-        if group["update_in_backward"]:
-            check_arriving(group, self.least_draws)
-
-    # -- step ------------------------------------------------------------------------------------------
+    # -- the step ----------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the posterior from the draws since the last step.
 
-        With a closure: make `samples` draws, call it inside each (it runs forward and backward), then step.
+        With a closure: make `draws` draws, call it inside each (it runs forward and backward), then step.
         Returns what the closure returned last.
         """
         if self._open:
@@ -137,14 +481,14 @@ class Shell(InBackward):
         loss = None
         if closure is not None:
             try:
-                for _ in range(self._head["samples"]):
+                for _ in range(self._head["draws"]):
                     with self.sample(), torch.enable_grad():
                         loss = closure()
-                        check_mean(loss)
+                        check_mean_loss(loss)
             except BaseException:
                 self._forget()  # draws of one batch do not belong to the next
                 raise
-        draws = self._head["draws"]
+        draws = self._head["taken"]
         if draws < self.least_draws:
             raise RuntimeError(
                 f"{type(self).__name__} needs {self.least_draws} draw(s) per step and there were {draws}; "
@@ -165,57 +509,224 @@ class Shell(InBackward):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Throw gradients away, and outside of blocks the draws since the last step with them."""
         super().zero_grad(set_to_none)
-        if self._head["draws"] and not self._open:
+        if self._head["taken"] and not self._open:
             self._forget()
-
-    def _forget(self) -> None:
-        """Give up the draws of this step, whatever became of them; the next has noise of its own."""
-        self._settle()  # tensors that had no gradient, or whose update was left out
-        for bucket in self._buckets:
-            bucket.drop_sums()
-            bucket.made = None
-        for state in self.state.values():
-            for key in [k for k in state if k.startswith("sum_")]:
-                del state[key]
-        for group in self.param_groups:
-            group["draws"] = group["absorbed"] = 0
-        weights = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
-        self._used = {p: stamp(p.grad) for p in weights if p.grad is not None}
-        self._count("step", 1)
 
     def _finish(self, draws: int) -> bool:
         """Update from all draws; returns whether anything has moved."""
         if self._head["update_in_backward"]:
-            return self._finish_arrived()
+            return self._finish_backward()
         members = [m for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
         if not any(m.weight.grad is not None for m in members):
             raise RuntimeError(GONE)
-        scale = scale_of(self, draws)
+        scale = gradient_scale(self, draws)
         parts = [m.weight.grad for m in members if m.weight.grad is not None]
         parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
         if scale is None or not finite(parts):
             self._skip()
             return False
         if draws > 1:
-            self._absorb()
+            self._collect_last()
         if is_steep(self.param_groups, members, list(self._members()), draws * scale, self._stride):
             return False
         self._count("updates", 1)
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
         for bucket in self._gathered(members):
-            self._update(bucket, draws, scale)
-            self._written(bucket)
+            self._update(bucket, self._seen(bucket, draws, scale))
+            self._finish_bucket(bucket)
         torch.clear_autocast_cache()
         return True
 
-    def _update(self, bucket: Bucket, draws: int, scale: float) -> None:
+    def _seen(self, bucket: Bucket, draws: int, scale: float) -> Seen:
         if draws == 1:
             g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
-            self._apply(bucket, g if scale == 1.0 else g / scale, self._present_noise(bucket), 1)
-            return
+            return Seen(g if scale == 1.0 else g / scale, self._present_noise(bucket), 1)
         for key in [k for k in bucket.flat if k.startswith("sum_") and "g" in k]:
             bucket.flat[key].div_(scale ** key.count("g"))
-        self._apply(bucket, None, None, draws)
+        return Seen(None, None, draws)
+
+    def _finish_bucket(self, bucket: Bucket) -> None:
+        """After an update: state and module hold the mean."""
+        if "draw" in bucket.flat:
+            bucket.rename("draw", "mean")
+        if bucket.whole is None:
+            self._write_mean(bucket)
+        else:
+            self._note_versions(bucket)
+
+    def _forget(self) -> None:
+        """Give up the draws of this step, whatever became of them; the next has noise of its own."""
+        self._release_draws()  # of tensors that had no gradient, or whose update was left out
+        for bucket in self._buckets:
+            bucket.drop_sums()
+            bucket.noise = None
+        for state in self.state.values():
+            for key in [k for k in state if k.startswith("sum_")]:
+                del state[key]
+        for group in self.param_groups:
+            group["taken"] = group["collected"] = 0
+        weights = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
+        self._used = {p: gradient_version(p.grad) for p in weights if p.grad is not None}
+        self._count("step", 1)
+
+    def _average(self) -> None:
+        """(3), of every tensor: one that no gradient reached, or that is frozen, stands still meanwhile."""
+        for group in self.param_groups:
+            share = 1 / max(1.0, group["average"] * group["updates"])
+            for state in (self.state[p] for p in group["params"] if p in self.state):
+                if "average" in state:  # where the option was set to 0 meanwhile, the share is 1
+                    state["average"].lerp_(state["mean"], share)
+                elif group["average"] and "mean" in state:  # it was set meanwhile
+                    state["average"] = state["mean"].clone()
+
+    def _skip(self, count: int = 1) -> None:
+        """Leave out an update whose gradients are not finite."""
+        self._count("skipped", count)
+        self._count("skipped_in_a_row", 1)
+        head = self._head
+        if head["skipped"] == count:
+            warnings.warn(
+                f"a gradient was not finite at step {head['step']}: this update was left out, "
+                "and so will be others (opt.status counts them)",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        if head["skipped_in_a_row"] >= head["max_skips"]:
+            raise FloatingPointError(
+                f"{head['skipped_in_a_row']} updates in a row had gradients that were not finite; "
+                "lower lr or init_sd, or check the data"
+            )
+
+    # -- the update during backward ----------------------------------------------------------------------
+
+    @contextmanager
+    def _in_backward(self, buckets: list[Bucket]) -> Iterator[None]:
+        """With update_in_backward, large tensors are updated when their gradients arrive."""
+        self._updated.clear()
+        self._bad = 0
+        if not self._head["update_in_backward"]:
+            yield
+            return
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise RuntimeError(
+                "update_in_backward=True would use gradients before the other processes' are added; "
+                "leave it out in distributed training"
+            )
+        self._count("updates", 1)
+        try:
+            with updating_in_backward(buckets, self._update_now):
+                yield
+        except BaseException:
+            if not self._updated:
+                self._count("updates", -1)
+            raise
+
+    def _update_now(self, bucket: Bucket, *gradients: Tensor) -> None:
+        self._updated.add(id(bucket))
+        if finite(gradients):
+            self._update(bucket, Seen(bucket.gathered(gradients), self._present_noise(bucket), 1))
+        else:
+            self._bad += 1
+            self._write_mean(bucket)
+        self._finish_bucket(bucket)
+
+    def _finish_backward(self) -> bool:
+        """Update the small tensors, and count."""
+        for bucket in list(self._gathered(list(self._members()))):
+            rows = [(m, m.weight.grad) for m in bucket.members]
+            here = [(m, g) for m, g in rows if g is not None and not is_used(g)]
+            if here:
+                whole = bucket if len(here) == len(rows) else Bucket([m for m, _ in here])
+                self._update_now(whole, *(g for _, g in here))
+        if not self._updated:
+            raise RuntimeError(GONE)
+        moved = self._bad < len(self._updated)
+        if not moved:
+            self._count("updates", -1)
+        if self._bad:
+            self._skip(self._bad)
+        else:
+            self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
+        return moved
+
+    # -- posterior and checkpoints -----------------------------------------------------------------------
+
+    def posterior(self, model: nn.Module, likelihood: Any = "categorical") -> Posterior:
+        """The posterior over the weights of `model` as it stands now; later steps do not change it."""
+        if self._open:
+            raise RuntimeError("posterior() was called inside sample(); close the block first")
+        self._release_draws()
+        members = {m.weight: m for m in self._members(frozen=True)}
+        names = {name: members[p] for name, p in model.named_parameters() if p in members}
+        if len(names) != len(members):
+            raise ValueError(
+                f"the optimizer trains {len(members)} tensors and the model holds {len(names)} of them; "
+                "pass the model whose parameters the optimizer was given"
+            )
+        return self._posterior(model, names, likelihood)
+
+    def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
+        mean = {name: m.state.get("average", m.state["mean"]).clone() for name, m in members.items()}
+        sd = {name: m.state["sd"].clone() for name, m in members.items()}
+        return GaussianPosterior(model, mean, sd, likelihood=likelihood)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._open or self._head["taken"]:
+            raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
+        list(self._members())  # makes the state
+        found = super().state_dict()
+        for group in found["param_groups"]:
+            if isinstance(group["prior_mean"], dict):
+                group["prior_mean"] = "given"  # every trained tensor has its own in its state
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a state dict of the same method and the same parameters, bitwise."""
+        if self._open:
+            raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
+        method = type(self).__name__
+        check_checkpoint(state_dict, self.param_groups, method, self._check_saved, self._initial_state)
+        before = [dict(group) for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, old in zip(self.param_groups, before, strict=True):
+            if group["prior_mean"] == "given" and isinstance(old["prior_mean"], dict):
+                group["prior_mean"] = old["prior_mean"]
+            if "param_names" in old:
+                group["param_names"] = old["param_names"]  # the module's here may be wrapped, or no longer
+        for p, tensors in restored_tensors(state_dict, self.param_groups):
+            self.state[p].update(tensors)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if "mean" in self.state[p]:
+                        p.copy_(self.state[p]["mean"])
+        self._versions.clear()
+
+    def _check_saved(self, saved: dict[str, Any], group: dict[str, Any]) -> None:
+        """Raise unless a checkpoint's group makes sense in the place of a group."""
+        lr = saved["lr"]
+        stopped = isinstance(lr, float | int) and abs(lr) < STOPPED
+        asked = {**saved, "params": group["params"], "lr": STOPPED if stopped else lr}
+        check_group(asked)
+        self._check(asked)
+        if saved["taken"] or saved["collected"]:
+            raise ValueError("it was written in the middle of a step")
+
+    def _initial_state(self, group: dict[str, Any], saved: dict[str, Any], j: int) -> dict[str, Tensor]:
+        """What parameter j of a group begins with under the options of a checkpoint, without storage."""
+        options = {name: saved.get(name, value) for name, value in group.items() if name != "params"}
+        p = group["params"][j]
+        mean = torch.empty_like(p, device="meta")
+        member = Member(0, options, j, p, {"mean": mean})
+        try:
+            self._init_state(member, mean)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
+        if isinstance(options["prior_mean"], str):
+            member.state["prior_mean"] = mean
+        return member.state
+
+    # -- status ------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> str:
@@ -224,7 +735,26 @@ class Shell(InBackward):
         parts = [f"{head['updates']} updates of {self.size} weights"]
         if head["skipped"]:
             parts.append(f"{head['skipped']} left out because a gradient was not finite")
-        if head["pace"] < 1:
-            parts.append(f"rate lowered {1 / head['pace']:.3g}-fold for a steep loss (is it a mean?)")
-        passes = sorted({p.status for p in self._passes.values() if p.status})
-        return "; ".join(part for part in (*parts, self._precision_status(), *passes) if part)
+        if head["lr_factor"] < 1:
+            parts.append(f"rate lowered {1 / head['lr_factor']:.3g}-fold for a steep loss (is it a mean?)")
+        kernels = sorted({kernel.status for kernel in self._kernels.values() if kernel.status})
+        return "; ".join(part for part in (*parts, self._precision_status(), *kernels) if part)
+
+    def _precision_status(self) -> str:
+        """Whether the standard deviations have been learned."""
+        return ""
+
+    def _measured(self) -> list[Slope]:
+        """What is known of the curvature estimates of the tensors that have been measured."""
+        rows = []
+        for m in (m for m in self._members() if m.state["statistics"][3] > 0):
+            row, power = slope_of(m.state["statistics"], m.weight.numel()), self._power(m.group)
+            sds = (m.group["init_sd"], m.group["prior_sd"])
+            rows.append(
+                row._replace(lagging=lagging(m.state["sd"], *sds, row.forgotten, power)) if power else row
+            )
+        return rows
+
+    def _power(self, group: dict[str, Any]) -> int:  # noqa: ARG002
+        """The power of the precision that moves linearly to its estimate (optim/status.py); 0: none."""
+        return 0

@@ -22,13 +22,13 @@ def check_checkpoint(
     groups: Groups,
     method: str,
     options: Callable[[dict[str, Any], dict[str, Any]], None],
-    started: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Tensor]],
+    initial: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Tensor]],
 ) -> None:
     """Raise unless the state dict was made by `method` for parameters like those of `groups`.
 
     Arguments:
         options: raises unless the options and counters of a saved group make sense for a group.
-        started: the state that parameter number j of a group starts with under the options of a saved group,
+        initial: the state that parameter number j of a group starts with under the options of a saved group,
             as tensors without storage.
     """
     try:
@@ -71,7 +71,7 @@ def check_checkpoint(
                     f"and {tuple(p.shape)} here"
                 )
             if found:
-                _check_tensors(found, started(new, old, j), called)
+                _check_tensors(found, initial(new, old, j), called)
 
 
 def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str) -> None:
@@ -98,7 +98,7 @@ def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str
 
 def _possible(what: str, value: Tensor) -> bool:
     """Whether these can be numbers of a posterior."""
-    if what == "moments":  # mean slopes have any sign; of a loss that explodes, their squares are infinite
+    if what == "statistics":  # mean slopes have any sign; of a loss that explodes, their squares are infinite
         return bool((value[1:] >= 0).all()) and not bool(value.isnan().any())
     sound = bool(value.isfinite().all())
     if what == "sd":

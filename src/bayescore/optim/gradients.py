@@ -1,23 +1,53 @@
-"""What a step asks of the gradients before it uses them: are they finite, and has somebody scaled them?"""
+"""Gradients: are they finite, has somebody scaled them, do they belong to the draw, have they been used?
+
+With `update_in_backward=True` every large tensor (optim/engine.py) is updated by a hook that autograd calls
+when the tensor's gradient is complete, which is after its last use in the backward pass; `step()` updates the
+small ones and counts. What stands in `.grad` afterwards is a `UsedGradient` without memory, so that code that
+needs all gradients at once says so instead of passing over them: clipping by the global norm, a GradScaler, a
+second backward call. A gradient that is not finite leaves its tensor as it was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["finite", "scale_of"]
+from bayescore.optim.engine import Bucket
 
+__all__ = [
+    "UsedGradient",
+    "backward_calls",
+    "check_mean_loss",
+    "check_update_in_backward",
+    "finite",
+    "gradient_scale",
+    "gradient_version",
+    "is_used",
+    "updating_in_backward",
+    "version",
+    "warn_foreign",
+]
 
 LARGEST = 1e18  # squares of what is larger are not finite
+ALLOWED = {"__get__", "detach", "is_floating_point"}
+SUMMED = 2  # torch's number for reduction="sum"
+FOREIGN = (
+    "gradients that were made outside sample() are thrown away: they do not belong to the weights that are "
+    "drawn; make every backward call of a step inside the block, several of them with accumulate="
+)
 
 
 def finite(parts: Sequence[Tensor]) -> bool:
     """Whether every number and its square are finite.
 
-    The extremes are not where any number is not, and cost a tenth of asking.
+    The smallest and the largest number of a tensor tell: they are NaN if any number is. That costs a tenth of
+    asking every number.
     """
     extremes: dict[Any, list[Tensor]] = {}
     for part in parts:
@@ -26,7 +56,7 @@ def finite(parts: Sequence[Tensor]) -> bool:
     return all(bool((torch.stack(found).abs() < LARGEST).all()) for found in extremes.values())
 
 
-def scale_of(optimizer: torch.optim.Optimizer, draws: int) -> float | None:
+def gradient_scale(optimizer: torch.optim.Optimizer, draws: int) -> float | None:
     """The factor a GradScaler put on the gradients; None if it found them not finite."""
     if not hasattr(optimizer, "found_inf"):
         return 1.0
@@ -38,3 +68,123 @@ def scale_of(optimizer: torch.optim.Optimizer, draws: int) -> float | None:
             "GradScaler.unscale_ reaches the last of several draws only; leave it out, or make one draw"
         )
     return 1.0 if scale is None else float(scale)
+
+
+@contextmanager
+def backward_calls(weights: Iterable[Tensor]) -> Iterator[Counter[int]]:
+    """Count how often a gradient arrives at each of the weights, by their numbers."""
+    calls: Counter[int] = Counter()
+
+    def counting(number: int) -> Any:
+        return lambda _: calls.update((number,))
+
+    hooks = [w.register_post_accumulate_grad_hook(counting(i)) for i, w in enumerate(weights)]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def warn_foreign(weights: Iterable[Tensor], used: Mapping[Tensor, tuple[int, int]]) -> None:
+    """Warn where a weight has a gradient that is not the one that the last step has used."""
+    if any(w.grad is not None and used.get(w) != gradient_version(w.grad) for w in weights):
+        warnings.warn(FOREIGN, RuntimeWarning, stacklevel=4)
+
+
+def check_mean_loss(loss: Any) -> None:
+    """Refuse a loss that torch made with reduction="sum"."""
+    made_by = loss.grad_fn if isinstance(loss, torch.Tensor) else None
+    if getattr(made_by, "_saved_reduction", None) == SUMMED:
+        raise ValueError(
+            'the loss is a sum over the batch (reduction="sum"); return the mean instead: the number of data '
+            "enters through num_data"
+        )
+
+
+def version(p: Tensor) -> tuple[int, int]:
+    """What changes with a tensor's numbers or memory; a write into `.data` goes unseen."""
+    return p._version, p.data_ptr()
+
+
+def gradient_version(g: Tensor) -> tuple[int, int]:
+    """The version of a gradient; one that was used when it arrived has none."""
+    return (0, 0) if is_used(g) else version(g)
+
+
+# -- the update during backward ------------------------------------------------------------------------
+
+
+class UsedGradient(Tensor):
+    """A gradient that has been used: it has the shape of its weight, no memory, and no numbers."""
+
+    @staticmethod
+    def __new__(cls, weight: Tensor) -> UsedGradient:
+        nothing = weight.detach().new_zeros(()).expand(weight.shape)
+        return torch.Tensor._make_subclass(cls, nothing)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ALLOWED:
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        raise RuntimeError(
+            f"{name or 'an operation'} needs a gradient that update_in_backward=True has already used; "
+            "clipping by the global norm, GradScaler and gradient accumulation need all gradients at once: "
+            "leave update_in_backward out"
+        )
+
+
+def is_used(g: Tensor | None) -> bool:
+    """Whether a gradient has been used already."""
+    return type(g) is UsedGradient
+
+
+def check_update_in_backward(group: dict[str, Any], least_draws: int) -> None:
+    """Raise unless the options of a group can go with the update during backward."""
+    for name in ("draws", "accumulate"):
+        if group[name] > 1:
+            raise ValueError(
+                f"update_in_backward=True uses every gradient when it arrives and cannot go with "
+                f"{name}={group[name]}; leave one of the two out"
+            )
+    if least_draws > 1:
+        raise ValueError(
+            f"update_in_backward=True cannot go with {group['method']}, which needs several draws"
+        )
+
+
+@contextmanager
+def updating_in_backward(
+    buckets: Sequence[Bucket], update: Callable[[Bucket, Tensor], None]
+) -> Iterator[None]:
+    """Call `update(bucket, gradient)` for every large tensor when its gradient is there."""
+
+    def arrived(bucket: Bucket, weight: Tensor) -> None:
+        g = weight.grad
+        assert g is not None
+        with torch.no_grad():
+            update(bucket, g)
+        weight.grad = UsedGradient(weight)
+
+    def again(weight: Tensor) -> None:
+        if is_used(weight.grad):
+            raise RuntimeError(
+                "a second backward call in one sample() block: update_in_backward=True has used the gradient "
+                "of the first; call backward once on the sum of the losses, or leave update_in_backward out"
+            )
+
+    handles = []
+    for bucket in (b for b in buckets if b.is_large):
+        weight = bucket.members[0].weight
+        handles.append(weight.register_hook(lambda _, weight=weight: again(weight)))
+        handles.append(
+            weight.register_post_accumulate_grad_hook(lambda weight, bucket=bucket: arrived(bucket, weight))
+        )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

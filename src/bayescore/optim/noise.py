@@ -31,37 +31,26 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "HASHED",
-    "Key",
+    "LARGE_NETWORK",
+    "LARGE_TENSOR",
+    "CounterKey",
     "Noise",
-    "Placed",
-    "drawn",
-    "hashed",
-    "hashed_normal",
-    "is_hashed",
-    "key_of",
-    "torch_normal",
+    "counter_key",
+    "counter_normal",
+    "generator_normal",
+    "numbers",
+    "stream_name",
+    "uses_counter",
 ]
 
 #: weights of a network from which its updates are compiled: it pays within some thousand steps
-LARGE = 500_000
+LARGE_NETWORK = 500_000
 #: weights of a tensor in such a network from which it is updated by a compiled pass, with counter-based noise
-HASHED = 1 << 16
+LARGE_TENSOR = 1 << 16
 MASK = (1 << 64) - 1
 
 
-class Placed(NamedTuple):
-    """A draw that is still there: eps = (theta - mean)/sd, with an error of theta's last digit over sd.
-
-    That costs a subtraction and a division; making eps again costs ten times as much.
-    """
-
-    draw: Tensor
-    mean: Tensor
-    difference: bool  # the draw is theta - mean
-
-
-class Key(NamedTuple):
+class CounterKey(NamedTuple):
     """A counter-based stream, as zero-dimensional tensors."""
 
     a: Tensor
@@ -70,10 +59,10 @@ class Key(NamedTuple):
     sign: Tensor
 
 
-Noise = Tensor | Key
+Noise = Tensor | CounterKey
 
 
-def hashed(*numbers: int) -> int:
+def stream_name(*numbers: int) -> int:
     """A 63-bit number that depends on every one of `numbers` and their order."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:
@@ -84,9 +73,9 @@ def hashed(*numbers: int) -> int:
     return state >> 1
 
 
-def is_hashed(network: int, tensor: int) -> bool:
+def uses_counter(network: int, tensor: int) -> bool:
     """Whether the noise of a tensor is counter-based, from the numbers of weights of network and tensor."""
-    return network >= LARGE and tensor >= HASHED
+    return network >= LARGE_NETWORK and tensor >= LARGE_TENSOR
 
 
 def _signed(word: int) -> int:
@@ -94,14 +83,14 @@ def _signed(word: int) -> int:
     return ((word + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
 
 
-def key_of(like: Tensor, name: int, sign: float) -> Key:
+def counter_key(like: Tensor, name: int, sign: float) -> CounterKey:
     """The stream with the 63-bit name `name`, for tensors of the dtype and device of `like`."""
     words = torch.tensor([_signed(name), _signed(name >> 31), 0], dtype=torch.int32, device=like.device)
     a, b, at = words.unbind()
-    return Key(a, b, at, like.new_tensor(sign))
+    return CounterKey(a, b, at, like.new_tensor(sign))
 
 
-def torch_normal(out: Tensor, name: int, sign: float, rng: torch.Generator) -> None:
+def generator_normal(out: Tensor, name: int, sign: float, rng: torch.Generator) -> None:
     """Fill `out` from torch's generator, seeded with `name`."""
     rng.manual_seed(name)
     out.normal_(generator=rng)
@@ -138,7 +127,7 @@ def _quantile(x: Tensor, w: Tensor) -> Tensor:
     return x * (((1.25331728 + 0.32638864 * w) + w2 * a) / ((1 + 0.0789697739 * w) + w2 * b))
 
 
-def hashed_normal(key: Key, like: Tensor) -> Tensor:
+def counter_normal(key: CounterKey, like: Tensor) -> Tensor:
     """Standard normal numbers for the flat tensor `like`: (1) to (4)."""
     i = torch.arange(like.numel(), dtype=torch.int32, device=like.device) + key.at
     h = _mix(_mix(i + key.a) ^ key.b)  # (1)
@@ -147,6 +136,6 @@ def hashed_normal(key: Key, like: Tensor) -> Tensor:
     return key.sign * _quantile(x, _minus_log2(y * (2 - y)))
 
 
-def drawn(noise: Tensor | Key, like: Tensor) -> Tensor:
+def numbers(noise: Noise, like: Tensor) -> Tensor:
     """The noise as numbers; a rule calls this where it needs them."""
-    return hashed_normal(noise, like) if isinstance(noise, Key) else noise
+    return counter_normal(noise, like) if isinstance(noise, CounterKey) else noise

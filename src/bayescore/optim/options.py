@@ -1,4 +1,4 @@
-"""What a parameter group may say, checked once at the boundary."""
+"""The options that every network optimizer shares, and what a parameter group may say, checked once."""
 
 from __future__ import annotations
 
@@ -6,21 +6,85 @@ import math
 import re
 import warnings
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
 
-__all__ = ["COUNTERS", "check_group", "check_prior_names", "prior_tensor", "start_sd"]
+__all__ = [
+    "COMMON",
+    "COUNTERS",
+    "CommonOptions",
+    "check_group",
+    "check_own_groups",
+    "check_prior_names",
+    "initial_sd",
+    "positive",
+    "prior_tensor",
+]
 
-#: what a group counts
-COUNTERS = ("step", "updates", "draws", "absorbed", "skipped", "skipped_in_a_row", "last_draws")
+
+class CommonOptions(TypedDict, total=False):
+    """Options of every network optimizer.
+
+    init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.05 and at most half
+        of the weights' root mean square.
+    prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as they
+        are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
+    weight_decay: the mean also decays towards the prior's, by lr * weight_decay per step, as in AdamW.
+    average: the posterior's mean is an average over the updates so far, (3) of optim/base.py, from 1 for all
+        alike to little for the last ones (a number more per weight); 0: the last one's.
+    temperature: tau; the likelihood is raised to 1/tau.
+    draws: draws per step with `opt.step(closure)`.
+    accumulate: backward calls per block whose gradients are to be averaged.
+    seed: of the noise.
+    max_skips: updates in a row that may be left out for non-finite gradients before the run stops.
+    compiled: run the update compiled; None: from 500,000 weights on.
+    update_in_backward: update large tensors when their gradients arrive, whose memory is then free again
+        (optim/gradients.py); not with several draws, accumulation, GradScaler or clipping by the global norm.
+    """
+
+    init_sd: float | None
+    prior_mean: Any
+    prior_sd: float
+    weight_decay: float
+    average: float
+    temperature: float
+    draws: int
+    accumulate: int
+    seed: int
+    max_skips: int
+    compiled: bool | None
+    update_in_backward: bool
+
+
+#: their defaults
+COMMON: dict[str, Any] = {
+    "init_sd": None,
+    "prior_mean": 0.0,
+    "prior_sd": 1.0,
+    "weight_decay": 0.0,
+    "average": 0.0,
+    "temperature": 1.0,
+    "draws": 1,
+    "accumulate": 1,
+    "seed": 0,
+    "max_skips": 50,
+    "compiled": None,
+    "update_in_backward": False,
+}
+
+#: what holds for the optimizer as a whole, not for a group of parameters
+WHOLE = ("draws", "accumulate", "seed", "max_skips", "update_in_backward")
+
+#: what a group counts: steps, updates, draws since the last step and how many of these are in the sums, ...
+COUNTERS = ("step", "updates", "taken", "collected", "skipped", "skipped_in_a_row", "last_draws")
 
 SLIP = 0.8  # likeness of two words from which one is taken for the other, misspelt: "wieght" has 0.83
 #: widest standard deviation that weights start with unless the user says so, and as a share of their size
-WIDEST_START, WIDEST_SHARE = 0.05, 0.5
+WIDEST, WIDEST_SHARE = 0.05, 0.5
 
 
 def positive(name: str, value: Any, *, infinite: bool = False) -> None:
@@ -33,11 +97,11 @@ def positive(name: str, value: Any, *, infinite: bool = False) -> None:
 def check_group(group: dict[str, Any]) -> None:
     """Raise unless the shared options of a parameter group make sense."""
     check_count("num_data", group["num_data"])
-    for name in ("samples", "accumulate", "max_skips"):
+    for name in ("draws", "accumulate", "max_skips"):
         check_count(name, group[name])
-    for name in ("watch", *COUNTERS):
+    for name in ("steep_watch", *COUNTERS):
         check_count(name, group[name], 0)
-    for name in ("temperature", "lr", "pace"):
+    for name in ("temperature", "lr", "lr_factor"):
         positive(name, group[name])
     positive("prior_sd", group["prior_sd"], infinite=True)
     if group["weight_decay"] != 0:
@@ -55,7 +119,7 @@ def check_group(group: dict[str, Any]) -> None:
         )
     if group["init_sd"] is not None:
         positive("init_sd", group["init_sd"])
-    if group["batch_size"] is not None:
+    if group.get("batch_size") is not None:
         check_count("batch_size", group["batch_size"])
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be a whole number; got {group['seed']!r}")
@@ -64,6 +128,16 @@ def check_group(group: dict[str, Any]) -> None:
     if group["update_in_backward"] not in (True, False):
         raise ValueError(f"update_in_backward must be True or False; got {group['update_in_backward']!r}")
     _check_prior_mean(group)
+
+
+def check_own_groups(group: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Refuse options of a group that hold for the optimizer as a whole."""
+    for name in WHOLE:
+        if name in group and group[name] != defaults[name]:
+            raise ValueError(
+                f"{name} holds for the whole optimizer and cannot differ between groups of parameters; "
+                f"pass {name}={group[name]!r} to the optimizer"
+            )
 
 
 def _check_prior_mean(group: dict[str, Any]) -> None:
@@ -148,7 +222,7 @@ def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor |
     return value[name].detach().to(mean).clone()
 
 
-def start_sd(group: dict[str, Any]) -> float:
+def initial_sd(group: dict[str, Any]) -> float:
     """The initial sd where none is given: that of unit curvature per datum, within bounds.
 
     One datum of mean-loss curvature 1 makes the posterior precision num_data/temperature + 1/prior_sd^2. The
@@ -156,7 +230,7 @@ def start_sd(group: dict[str, Any]) -> float:
     network that training starts from.
     """
     precision = group["num_data"] / group["temperature"] + group["prior_sd"] ** -2.0
-    found = min(WIDEST_START, precision**-0.5)
+    found = min(WIDEST, precision**-0.5)
     weights = [p.detach() for p in group["params"] if not p.is_meta]
     squares = sum(float(torch.linalg.vector_norm(p)) ** 2 for p in weights)
     if squares > 0 and math.isfinite(squares):

@@ -10,19 +10,21 @@ steps every `thin`-th state is kept; when there are more than `keep` of them, ev
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count
-from bayescore.optim.base import Shell
-from bayescore.optim.buckets import Bucket, Member
-from bayescore.optim.noise import Noise, Placed, drawn
+from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.engine import Bucket, Member
+from bayescore.optim.noise import Noise, numbers
+from bayescore.optim.options import CommonOptions
 from bayescore.optim.steep import WATCHED
-from bayescore.posteriors.posterior import Posterior
+from bayescore.posteriors.base import Posterior
+from bayescore.posteriors.draws import DrawsPosterior
 
-__all__ = ["SGLD", "psgld_step", "sgld_step"]
+__all__ = ["SGLD"]
 
 
 class SGLDOptions(NamedTuple):
@@ -33,23 +35,26 @@ class SGLDOptions(NamedTuple):
     delta: Tensor
 
 
-def sgld_step(theta: Tensor, prior_mean: Tensor, g: Tensor, noise: Noise, o: SGLDOptions) -> None:
-    """(1) with A = 1"""
-    xi = drawn(noise, theta)
-    theta.add_((2 * o.lr * o.c).sqrt() * xi - o.lr * (g + o.delta * (theta - prior_mean)))
+def sgld_step(
+    theta: Tensor, prior_mean: Tensor, g: Tensor, noise: Noise, o: SGLDOptions
+) -> tuple[tuple[Tensor], None]:
+    """(1) with A = 1."""
+    xi = numbers(noise, theta)
+    return (theta + (2 * o.lr * o.c).sqrt() * xi - o.lr * (g + o.delta * (theta - prior_mean)),), None
 
 
-def psgld_step(
+def preconditioned_step(
     theta: Tensor, square: Tensor, prior_mean: Tensor, g: Tensor, noise: Noise, o: SGLDOptions
-) -> None:
-    """(1) and (2)"""
-    xi = drawn(noise, theta)
-    square.mul_(0.99).add_(0.01 * g * g)
+) -> tuple[tuple[Tensor, Tensor], None]:
+    """(1) and (2)."""
+    xi = numbers(noise, theta)
+    square = 0.99 * square + 0.01 * g * g
     rate = o.lr / (1e-5 + square.sqrt())
-    theta.add_((2 * o.c * rate).sqrt() * xi - rate * (g + o.delta * (theta - prior_mean)))
+    move = (2 * o.c * rate).sqrt() * xi - rate * (g + o.delta * (theta - prior_mean))
+    return (theta + move, square), None
 
 
-class SGLD(Shell):
+class SGLD(BayesianOptimizer):
     """Stochastic gradient Langevin dynamics.
 
     Arguments:
@@ -58,7 +63,7 @@ class SGLD(Shell):
         preconditioned: scale every weight by its running gradient size, (2).
         burn_in, thin, keep: steps before the first kept state, steps between kept states, and how many to
             keep.
-        the rest: as in ProximalScore; there is no initial sd, and its states are averaged by predicting.
+        common: as in ProximalScore; there is no init_sd, and no average: predictions are averaged.
     """
 
     def __init__(
@@ -71,25 +76,20 @@ class SGLD(Shell):
         burn_in: int = 1000,
         thin: int = 10,
         keep: int = 30,
-        prior_mean: Any = 0.0,
-        prior_sd: float = 1.0,
-        weight_decay: float = 0.0,
-        temperature: float = 1.0,
-        samples: int = 1,
-        accumulate: int = 1,
-        seed: int = 0,
-        max_skips: int = 50,
-        compiled: bool | None = None,
-        update_in_backward: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        watch = WATCHED if lr is None and not (preconditioned or update_in_backward) else 0
-        if lr is None:
-            lr = 1e-2
-        options = {
-            key: value for key, value in locals().items() if key not in ("self", "params", "__class__")
+        own = {
+            "lr": 1e-2 if lr is None else lr,
+            "preconditioned": preconditioned,
+            "burn_in": burn_in,
+            "thin": thin,
+            "keep": keep,
+            "kept": 0,
         }
-        options.update(init_sd=None, batch_size=None, average=0.0, kept=0)
-        super().__init__(params, options.pop("num_data"), options)
+        if common.get("init_sd") is not None:
+            raise ValueError("SGLD has no init_sd: its posterior is the states that it keeps")
+        free = lr is None and not (preconditioned or common.get("update_in_backward"))
+        super().__init__(params, num_data, own, common, WATCHED if free else 0)
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
@@ -100,29 +100,28 @@ class SGLD(Shell):
         if group["average"]:
             raise ValueError("SGLD has no average: the predictions of its kept states are averaged")
 
-    def _start(self, member: Member, mean: Tensor) -> None:
+    def _init_state(self, member: Member, mean: Tensor) -> None:
         # a weight that was frozen until now has stood still while the others' states were kept
         member.state["path"] = mean.expand(member.group["kept"], *mean.shape).clone()
         if member.group["preconditioned"]:
             member.state["square"] = torch.zeros_like(mean)
 
-    def _perturb(self, bucket: Bucket) -> None:
+    def _write_draw(self, bucket: Bucket) -> None:
         """The state of the chain is already in the module."""
 
     def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:  # noqa: ARG002
         bucket.zeros("sum_g")[0].add_(g)
 
-    def _apply(self, bucket: Bucket, g: Tensor | None, noise: Noise | Placed | None, draws: int) -> None:
-        flat, group = bucket.flat, bucket.group
-        G = flat["sum_g"] / draws if g is None else g
-        xi = self.noise(bucket, 0) if noise is None else noise
+    def _update(self, bucket: Bucket, seen: Seen) -> None:
+        group = bucket.group
+        G = bucket.flat["sum_g"] / seen.draws if seen.g is None else seen.g
         c = group["temperature"] / group["num_data"]
         o = SGLDOptions(*self._numbers(bucket, self._rate(group), c, c * group["prior_sd"] ** -2.0))
-        seen = (self._prior_mean(bucket), G, xi, o)
+        given = (self._prior_mean(bucket), G, self.noise(bucket, 0), o)
         if group["preconditioned"]:
-            self._move(bucket, psgld_step, flat["mean"], flat["square"], *seen)
+            self._move(bucket, preconditioned_step, ("square",), "as is", given)
         else:
-            self._move(bucket, sgld_step, flat["mean"], *seen)
+            self._move(bucket, sgld_step, (), "as is", given)
 
     def _finish(self, draws: int) -> bool:
         moved = super()._finish(draws)
@@ -143,7 +142,6 @@ class SGLD(Shell):
         return moved
 
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
-        from bayescore.posteriors.draws import DrawsPosterior
 
         if not self._head["kept"]:
             head = self._head

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.linalg import vector_norm as norm
 
-from bayescore.optim.buckets import Member
+from bayescore.optim.engine import Member
 
 __all__ = ["WATCHED", "is_steep"]
 
@@ -33,12 +33,12 @@ def is_steep(
     """Whether this update would go too far (1); if so, later ones are shorter.
 
     Arguments:
-        groups: those with `watch` above 0 are watched for so many updates.
+        groups: those with `steep_watch` above 0 are watched for so many updates.
         reached: members with a gradient, which is that in the sums, or in `.grad`, over `divisor`.
         members: all of them.
         stride: by how much a gradient of 1 moves a weight of a group.
     """
-    watched = [m for m in reached if m.group["updates"] < m.group["watch"]]
+    watched = [m for m in reached if m.group["updates"] < m.group["steep_watch"]]
     if not watched:
         return False
     gradients = [m.state.get("sum_g", m.weight.grad) for m in watched]
@@ -50,9 +50,9 @@ def is_steep(
     k = step / (FARTHEST * math.hypot(least, *(float(norm(m.weight)) for m in watched)))
     if k <= 1:
         return False
-    for group in (group for group in groups if group["watch"]):
-        group["pace"] /= k
+    for group in (group for group in groups if group["steep_watch"]):
+        group["lr_factor"] /= k
         group["init_sd"] /= math.sqrt(k)
-    for sd in (m.state["sd"] for m in members if m.group["watch"] and "sd" in m.state):
+    for sd in (m.state["sd"] for m in members if m.group["steep_watch"] and "sd" in m.state):
         sd.div_(math.sqrt(k))
     return True

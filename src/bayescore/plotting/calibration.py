@@ -1,7 +1,7 @@
 """Pictures of classifiers: reliability diagrams, and risk against coverage.
 
-A reliability diagram shows, for every bin, how often what was said with confidence c came true; the gap to
-the diagonal is what the ECE adds up, and the grey bars say how many data a bin holds.
+A reliability diagram shows, for every bin, how often a prediction made with confidence c was right. The ECE
+averages the gap to the diagonal; the grey bars are the share of the data in each bin.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayescore.metrics.calibration import ece, reliability
 from bayescore.metrics.detection import risk_coverage
-from bayescore.plotting.style import figure_style, looks
+from bayescore.plotting.style import figure_style, looks, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
         arms: by name, probabilities (N, K) and labels (N,).
     """
     with figure_style():
-        figure = _figure(2.5 * len(arms) + 0.4, 2.7)
+        figure = new_figure(2.5 * len(arms) + 0.4, 2.7)
         axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
         for axis, (name, (probs, labels)) in zip(axes, arms.items(), strict=True):
             draw_reliability(axis, probs, labels, bins, colour=looks(arms)[name].colour)
@@ -45,7 +45,7 @@ def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
 def draw_reliability(
     axes: Axes, probs: Tensor, labels: Tensor, bins: int = 15, *, colour: str = "#0072B2"
 ) -> None:
-    """A top-label reliability diagram; its ECE is that of 15 bins, as everywhere, whatever is drawn."""
+    """A top-label reliability diagram; the ECE beside it has 15 bins, as everywhere, whatever is drawn."""
     curve = reliability(probs, labels, bins)
     confidence, accuracy, share = (v.cpu().numpy() for v in (curve.confidence, curve.accuracy, curve.share))
     axes.bar(confidence, share, width=0.8 / bins, color=_GREY, zorder=1)
@@ -59,7 +59,7 @@ def draw_reliability(
 def plot_risk_coverage(arms: Arms) -> Figure:
     """Error on the most confident share of the data, one line per arm, with its area (AURC)."""
     with figure_style():
-        figure = _figure(4.2, 3.0)
+        figure = new_figure(4.2, 3.0)
         axes = figure.subplots()
         for name, look in looks(arms).items():
             curve = risk_coverage(*arms[name])
@@ -72,11 +72,3 @@ def plot_risk_coverage(arms: Arms) -> Figure:
         axes.set_ylim(bottom=0)
         axes.legend(loc="upper left")
     return figure
-
-
-def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise ImportError("plots need matplotlib: pip install 'bayescore[plot]'") from missing
-    return Figure(figsize=(width, height), layout="constrained")

@@ -1,9 +1,10 @@
-"""Pictures of a fit: its density over that of the target, and the way it took.
+"""Pictures of a fit: its density over that of the target, and its ELBO and loss during the run.
 
 A density is shown by its smallest regions of mass p = 50, 80 and 95 %, whatever the height of its peaks:
     {x : f(x) >= c_p},   c_p the largest c with  sum f(x_i) over f(x_i) >= c  at least  p sum f(x_i)      (1)
 over a grid x_i. In two dimensions f is evaluated; beyond, it is a smoothed histogram of draws, for pairs of
-the first four coordinates. The target is filled in grey and q drawn in colour, so black and white suffices.
+the first four coordinates. The target is filled in grey and q is drawn in lines, so that the picture can
+also be read in black and white.
 """
 
 from __future__ import annotations
@@ -17,14 +18,23 @@ from torch import Tensor
 
 from bayescore.families.base import Family
 from bayescore.inference.result import Fit
-from bayescore.plotting.style import figure_style
+from bayescore.plotting.style import figure_style, new_figure
 from bayescore.targets.base import Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "GREY", "common_window", "draw_family", "draw_target", "histogram", "key", "plot_fit"]
+__all__ = [
+    "COLOURS",
+    "GREY",
+    "common_window",
+    "draw_family",
+    "draw_target",
+    "histogram",
+    "legend_handles",
+    "plot_fit",
+]
 
 Grid = tuple[np.ndarray, np.ndarray, np.ndarray]
 Window = tuple[tuple[float, float], ...]
@@ -45,15 +55,9 @@ def plot_fit(fit: Fit) -> Figure:
     One panel in one or two dimensions, pairs of the first four coordinates beyond. The target is shown where
     it has a density (one or two dimensions) or exact draws (beyond).
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise ImportError("plots need matplotlib: pip install 'bayescore[plot]'") from missing
     dim = min(fit.family.dim, 4)
     with figure_style():
-        figure = Figure(
-            figsize=(8.4, 5.2) if dim <= 2 else (2.2 * dim + 0.6, 2.1 * dim + 0.7), layout="constrained"
-        )
+        figure = new_figure(8.4, 5.2) if dim <= 2 else new_figure(2.2 * dim + 0.6, 2.1 * dim + 0.7)
         if dim <= 2:
             grid = figure.add_gridspec(2, 2, width_ratios=(2.1, 1))
             _density_panel(figure.add_subplot(grid[:, 0]), fit)
@@ -70,7 +74,9 @@ def plot_fit(fit: Fit) -> Figure:
             title += f"    ELBO {fit.elbo}    k-hat {fit.khat.value:.2f}"
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         shown = fit.target is not None and (fit.target.has_density if dim <= 2 else fit.target.has_samples)
-        figure.legend(handles=key(COLOURS[0], dim, target=shown), loc="outside lower left", ncols=3)
+        figure.legend(
+            handles=legend_handles(COLOURS[0], dim, target=shown), loc="outside lower left", ncols=3
+        )
     return figure
 
 
@@ -176,7 +182,7 @@ def _trace(axes: Axes, fit: Fit, name: str) -> None:
     axes.set_ylim(late.min() - pad, late.max() + pad)
 
 
-def key(colour: str, dim: int, *, target: bool = True) -> list[Any]:
+def legend_handles(colour: str, dim: int, *, target: bool = True) -> list[Any]:
     """Handles for a legend that says what the greys and the lines mean."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

@@ -10,7 +10,7 @@ import numpy as np
 from bayescore.inference.export import columns, groups, model_of
 from bayescore.inference.result import Fit
 from bayescore.plotting.fits import COLOURS, GREY, histogram
-from bayescore.plotting.style import figure_style
+from bayescore.plotting.style import figure_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +23,6 @@ PANELS = 24
 
 def plot_marginals(fit: Fit) -> Figure:
     """One panel for each of the first numbers of a model: q as a line, the reference in grey."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-        from matplotlib.patches import Patch
-    except ImportError as missing:
-        raise ImportError("plots need matplotlib: pip install 'bayescore[plot]'") from missing
     draws = fit.family.sample(DRAWS, seed=fit.seed)
     ours = columns(groups(fit.target, draws, fit.seed)["posterior"])
     model = model_of(fit.target)
@@ -37,7 +31,10 @@ def plot_marginals(fit: Fit) -> Figure:
     across = min(len(names), max(2, math.ceil(math.sqrt(len(names)))))
     down = math.ceil(len(names) / across)
     with figure_style():
-        figure = Figure(figsize=(2.3 * across + 0.4, 1.7 * down + 1.0), layout="constrained")
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        figure = new_figure(2.3 * across + 0.4, 1.7 * down + 1.0)
         for i, name in enumerate(names):
             _panel(figure.add_subplot(down, across, i + 1), name, ours, theirs)
         khat = "" if fit.khat is None else f"    k-hat {fit.khat.value:.2f}"

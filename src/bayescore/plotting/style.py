@@ -1,7 +1,7 @@
 """How every figure looks: legible to the colour-blind by its colours, in grey by its lines and markers.
 
-The colours are those of Okabe and Ito without the yellow, which white paper swallows. Colours, line styles
-and markers repeat after 7, 5 and 8 arms, so no two of the first 280 arms look alike.
+The colours are those of Okabe and Ito without the yellow, which is invisible on white paper. Colours,
+line styles and markers repeat after 7, 5 and 8 arms, so no two of the first 280 arms look alike.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Look", "figure_style", "looks"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Look", "figure_style", "looks", "new_figure"]
 
 _COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
@@ -49,7 +52,7 @@ class Look:
 
 
 def looks(arms: Iterable[str]) -> dict[str, Look]:
-    """A look for each arm, by its place."""
+    """A look for each arm, by its position."""
     return {
         arm: Look(_COLOURS[i % len(_COLOURS)], _LINES[i % len(_LINES)], _MARKERS[i % len(_MARKERS)])
         for i, arm in enumerate(arms)
@@ -58,12 +61,19 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Everything drawn in here has the style of the project."""
+    """Everything drawn in the block has the style of the project."""
     try:
         import matplotlib
     except ImportError as missing:
-        raise ImportError("figures need matplotlib: pip install ./lab") from missing
+        raise ImportError("plots need matplotlib: pip install 'bayescore[plot]'") from missing
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
         yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, that no window shows."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")

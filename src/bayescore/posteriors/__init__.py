@@ -1,1 +1,34 @@
 """Posteriors over the weights of a network, their likelihoods and their predictions."""
+
+from __future__ import annotations
+
+from bayescore.posteriors import likelihoods
+from bayescore.posteriors.base import Posterior
+from bayescore.posteriors.draws import DrawsPosterior
+from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout
+from bayescore.posteriors.ensemble import Ensemble
+from bayescore.posteriors.gaussian import GaussianPosterior
+from bayescore.posteriors.laplace import LaplacePosterior, fit_laplace
+from bayescore.posteriors.point import PointPosterior
+from bayescore.posteriors.prediction import ClassPrediction, Prediction, ValuePrediction
+from bayescore.posteriors.selection import select
+from bayescore.posteriors.swag import SWAG, SwagPosterior
+
+__all__ = [
+    "SWAG",
+    "ClassPrediction",
+    "DrawsPosterior",
+    "DropoutPosterior",
+    "Ensemble",
+    "GaussianPosterior",
+    "InsertedDropout",
+    "LaplacePosterior",
+    "PointPosterior",
+    "Posterior",
+    "Prediction",
+    "SwagPosterior",
+    "ValuePrediction",
+    "fit_laplace",
+    "likelihoods",
+    "select",
+]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from bayescore.posteriors.base import WeightPosterior, Weights
 from bayescore.posteriors.likelihoods import Likelihood
-from bayescore.posteriors.weights import WeightPosterior, Weights
 from bayescore.rng import generator
 
 __all__ = ["DrawsPosterior"]
@@ -18,8 +18,8 @@ __all__ = ["DrawsPosterior"]
 class DrawsPosterior(WeightPosterior):
     """K weight vectors.
 
-    Draw number i of a stream is member p[i mod K], p a permutation by the seed: K samples use every member
-    once.
+    Draw number i of a stream is member p[i mod K], where the seed gives the permutation p: K draws use every
+    member once.
 
     Arguments:
         path: by parameter name, (K, *shape).

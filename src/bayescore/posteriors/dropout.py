@@ -1,10 +1,10 @@
 """Dropout as a posterior: units are left out at prediction as they were in training (Gal & Ghahramani 2016).
 
-A draw is one mask per place, the same for every row of the input:
+A draw is one mask per module whose outputs are dropped, the same for every row of the input:
     z ~ Bernoulli(1 - p) for every unit (every channel for Dropout1d, 2d and 3d),   h <- h z / (1 - p)     (1)
-so that a draw is a function of the input and does not depend on how rows are batched; each row's prediction
-has the distribution that a mask of its own would give it. Places are the module's dropout layers and, where
-`p` is given, its activation modules. Dropout inside attention and recurrent cells stays off.
+so that a draw is a function of the input and does not depend on how rows are batched; the prediction of a row
+has the distribution that a mask of its own would give it. Outputs are dropped of the module's dropout layers
+and, where `p` is given, of its activation modules. Dropout inside attention and recurrent cells stays off.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.posteriors.activations import ACTIVATIONS
+from bayescore.posteriors.base import WeightPosterior, Weights
+from bayescore.posteriors.forward import ACTIVATIONS, copy_into
 from bayescore.posteriors.likelihoods import Likelihood
-from bayescore.posteriors.weights import WeightPosterior, Weights, write
 from bayescore.posteriors.wrappers import bare, eager
 from bayescore.rng import generator
 
-__all__ = ["DropoutPosterior", "InsertedDropout"]
+__all__ = ["DropoutPosterior", "InsertedDropout", "dropped_modules"]
 
 UNITS = (nn.Dropout,)
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -34,8 +34,8 @@ CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 class InsertedDropout:
     """Dropout with rate `p` after every activation module of `model`, on in train mode, until `remove()`.
 
-    Nothing is added to the module but hooks: names, weights and state dict stay as they are. A graph that was
-    compiled before does not see them, so that compiled modules run uncompiled meanwhile.
+    Only hooks are added to the module: names, weights and state dict stay as they are. A graph that was
+    compiled before does not see hooks, so compiled modules run uncompiled meanwhile.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> with InsertedDropout(model, 0.1):
@@ -45,8 +45,8 @@ class InsertedDropout:
     def __init__(self, model: nn.Module, p: float) -> None:
         self.p = check_rate(p)
         self._undo = ExitStack()
-        for place, _ in places(model, p, own=False):
-            self._undo.callback(place.register_forward_hook(self._drop).remove)
+        for module, _ in dropped_modules(model, p, own=False):
+            self._undo.callback(module.register_forward_hook(self._drop).remove)
         self._undo.enter_context(eager())
 
     def _drop(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:  # noqa: ARG002
@@ -87,21 +87,21 @@ class DropoutPosterior(WeightPosterior):
         own = dict(model.named_parameters())
         super().__init__(model, own, likelihood)
         self.p = p
-        self._places = places(model, p)
+        self._dropped = dropped_modules(model, p)
         self.weights = {name: value.detach().clone() for name, value in own.items()}
 
     def draw(self, seed: int, index: int) -> Weights:  # noqa: ARG002
-        """The weights, which are the same in every draw: what is drawn are the masks."""
+        """The weights, which are the same in every draw: only the masks are random."""
         return self.weights
 
     @contextmanager
-    def _drawn(self, live: dict[str, Tensor], seed: int, index: int) -> Iterator[None]:
-        write(live, self.weights)
+    def _as_draw(self, own: dict[str, Tensor], seed: int, index: int) -> Iterator[None]:
+        copy_into(own, self.weights)
         masks: dict[Any, Tensor] = {}
         calls: Counter[int] = Counter()
 
         def drop(number: int, p: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:  # noqa: ARG001
-            calls[number] += 1  # a module used several times has a mask for each
+            calls[number] += 1  # a module that is used several times has a mask for each use
             shape = (1, *output.shape[1:])
             if isinstance(module, CHANNELS):
                 shape = (*shape[:2], *[1] * (output.dim() - 2))
@@ -116,8 +116,8 @@ class DropoutPosterior(WeightPosterior):
             stack.enter_context(eager())
             first = bare(self.model).register_forward_pre_hook(lambda *_: calls.clear())
             stack.callback(first.remove)
-            for number, (place, p) in enumerate(self._places):
-                hook = place.register_forward_hook(
+            for number, (module, p) in enumerate(self._dropped):
+                hook = module.register_forward_hook(
                     lambda m, i, o, number=number, p=p: drop(number, p, m, i, o)
                 )
                 stack.callback(hook.remove)
@@ -133,24 +133,29 @@ class DropoutPosterior(WeightPosterior):
     def rebuild(
         cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood, p: float | None = None
     ) -> DropoutPosterior:
-        made = cls(model, p, likelihood=likelihood)
-        made.weights = parts["weights"]
-        return made
+        posterior = cls(model, p, likelihood=likelihood)
+        posterior.weights = parts["weights"]
+        return posterior
 
 
-def places(model: nn.Module, p: float | None, own: bool = True) -> list[tuple[nn.Module, float]]:
-    """The modules whose outputs are dropped, with their rates."""
+def dropped_modules(model: nn.Module, p: float | None, own: bool = True) -> list[tuple[nn.Module, float]]:
+    """The modules whose outputs are dropped, with their rates.
+
+    Arguments:
+        p: the rate after every activation module, None for no dropout there.
+        own: count the module's own dropout layers too.
+    """
     layers = [(m, m.p) for m in model.modules() if isinstance(m, UNITS + CHANNELS) and m.p > 0]
     found: list[tuple[nn.Module, float]] = [*layers] if own else []
     if p is not None:
         rate = check_rate(p)
         active = [(m, rate) for m in model.modules() if isinstance(m, ACTIVATIONS)]
         if not active:
-            do = "use nn.ReLU() and its like instead of functions, or put nn.Dropout layers into it"
+            advice = "use nn.ReLU() and its like instead of functions, or put nn.Dropout layers into it"
             if layers:
-                do = "leave p= out: its own dropout layers are on, at their own rates"
+                advice = "leave p= out: its own dropout layers are on, at their own rates"
             raise ValueError(
-                f"the module has no activation module after which dropout could be inserted; {do}"
+                f"the module has no activation module after which dropout could be inserted; {advice}"
             )
         found += active
     if not found:
@@ -162,7 +167,7 @@ def places(model: nn.Module, p: float | None, own: bool = True) -> list[tuple[nn
 
 
 def check_rate(p: float) -> float:
-    """A rate strictly between 0 and 1."""
+    """The rate, after checking that it lies strictly between 0 and 1."""
     if isinstance(p, bool) or not isinstance(p, int | float):
         raise TypeError(f"p must be a number between 0 and 1; got {p!r}")
     if not 0 < p < 1:

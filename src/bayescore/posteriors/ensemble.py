@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from bayescore.posteriors.base import Posterior, check_request, unpack_posterior
 from bayescore.posteriors.likelihoods import Gaussian, HeteroscedasticGaussian
-from bayescore.posteriors.posterior import Posterior, check_request
-from bayescore.posteriors.prediction import ClassPrediction, ValuePrediction, mixed
+from bayescore.posteriors.prediction import ClassPrediction, ValuePrediction, mixture
+from bayescore.posteriors.storage import PosteriorFile
 
 __all__ = ["Ensemble"]
 
@@ -47,21 +48,21 @@ class Ensemble(Posterior):
     def predict(
         self,
         x: Any,
-        samples: int = 30,
+        draws: int = 30,
         *,
         seed: int = 0,
         batch_size: int | None = None,
         recalibrate: Iterable[Any] | None = None,
     ) -> Any:
-        """As `Posterior.predict`, each of the M members with samples / M draws, rounded up."""
-        check_request(x, samples, batch_size)
-        share = -(-samples // len(self.members))
+        """As `Posterior.predict`; each of the M members makes draws / M draws, rounded up."""
+        check_request(x, draws, batch_size)
+        share = -(-draws // len(self.members))
         batches = None if recalibrate is None else list(recalibrate)
         rows = [
             member.predict(x, share, seed=seed + number, batch_size=batch_size, recalibrate=batches)
             for number, member in enumerate(self.members)
         ]
-        return mixed(_alike(rows))  # (1)
+        return mixture(_with_one_likelihood(rows))  # (1)
 
     @contextmanager
     def sample_(self, seed: int = 0) -> Iterator[nn.Module]:
@@ -69,17 +70,39 @@ class Ensemble(Posterior):
         with self.members[seed % len(self.members)].sample_(seed) as module:
             yield module
 
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        rows = [member.pack() for member in self.members]
+        tensors = {f"{i}.{name}": value for i, (_, part) in enumerate(rows) for name, value in part.items()}
+        return {"kind": self.kind, "members": [header for header, _ in rows]}, tensors
 
-def _alike(rows: list[Any]) -> list[ClassPrediction] | list[ValuePrediction]:
-    """Members with noise levels of their own get them as an output, so that one likelihood fits all."""
-    likes = [row.likelihood for row in rows if isinstance(row, ValuePrediction)]
-    if not likes or not all(isinstance(like, Gaussian) for like in likes):
+    @classmethod
+    def unpack(cls, file: PosteriorFile, model: Any, likelihood: Any) -> Ensemble:
+        """As `Posterior.unpack`; `model` is one module for all members, or a sequence with one for each."""
+        try:
+            headers = list(file.header["members"])
+        except (KeyError, TypeError) as error:
+            raise file.unreadable(error) from error
+        models = [model] * len(headers) if isinstance(model, nn.Module) else list(model)
+        if len(models) != len(headers):
+            raise ValueError(f"{file.path} holds an ensemble of {len(headers)}; got {len(models)} models")
+        members = [
+            PosteriorFile(file.path, header, file.tensors_under(str(i))) for i, header in enumerate(headers)
+        ]
+        return cls(
+            [unpack_posterior(part, own, likelihood) for part, own in zip(members, models, strict=True)]
+        )
+
+
+def _with_one_likelihood(rows: list[Any]) -> list[ClassPrediction] | list[ValuePrediction]:
+    """Make the noise levels of members, where they differ, further outputs under one likelihood."""
+    likelihoods = [row.likelihood for row in rows if isinstance(row, ValuePrediction)]
+    if not likelihoods or not all(isinstance(like, Gaussian) for like in likelihoods):
         return rows
-    if len({float(torch.as_tensor(like.log_noise)) for like in likes}) == 1:
+    if len({float(torch.as_tensor(like.log_noise)) for like in likelihoods}) == 1:
         return rows
-    told = []
+    found = []
     for row in rows:
         noise = row.likelihood.log_noise.detach().to(row.outputs).expand_as(row.outputs)
         both = torch.cat([row.outputs, noise], -1)
-        told.append(ValuePrediction(row.samples, both, HeteroscedasticGaussian()))
-    return told
+        found.append(ValuePrediction(row.draws, both, HeteroscedasticGaussian()))
+    return found

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from bayescore.posteriors.base import WeightPosterior, Weights, draw_generator
 from bayescore.posteriors.likelihoods import Likelihood
-from bayescore.posteriors.weights import WeightPosterior, Weights
-from bayescore.rng import generator
 
 __all__ = ["GaussianPosterior"]
 
@@ -40,9 +39,7 @@ class GaussianPosterior(WeightPosterior):
         self.sd = {name: sd[name] for name in self.names}
 
     def draw(self, seed: int, index: int) -> Weights:
-        # one stream per draw: draw i does not depend on how many others are made
-        device = next(iter(self.mean.values())).device
-        rng = generator((seed * 1_000_003 + index) % 2**63, device)
+        rng = draw_generator(seed, index, next(iter(self.mean.values())).device)
         weights = {}
         for name, mean in self.mean.items():
             eps = torch.empty_like(mean).normal_(generator=rng)

@@ -1,9 +1,9 @@
-"""Likelihoods of networks: the mean over data of the negative log-likelihood, summed over the event.
+"""Likelihoods of networks: a loss that is the mean over data of the negative log-likelihood.
 
-    loss(outputs, y) = -(1/n) sum_i log p(y_i | outputs_i),   log p summed over the event  (1)
-so that a network with ten outputs is not off by a factor of ten (as with `mse_loss`, which averages over
-outputs). Each likelihood also says what its outputs mean: mean, variance, distribution function,
-probabilities.
+    loss(outputs, y) = -(1/n) sum_i log p(y_i | outputs_i)                                             (1)
+with log p summed over the outputs of a datum, the event: `mse_loss` averages over them, so that for ten
+outputs it is off by a factor of ten. Each likelihood also gives what follows from the outputs: mean, variance
+and distribution function, or probabilities.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayescore.checks import unknown_name
-from bayescore.posteriors.inputs import a_tensor
+from bayescore.posteriors.inputs import require_tensor
 
 __all__ = [
     "Bernoulli",
@@ -28,13 +28,13 @@ __all__ = [
     "HeteroscedasticGaussian",
     "Likelihood",
     "Poisson",
+    "as_likelihood",
     "frozen",
-    "likelihood",
 ]
 
 
 def over_event(terms: Tensor) -> Tensor:
-    """(n, *event) to (n,)."""
+    """Sum (n, *event) over the event, to (n,)."""
     return terms.flatten(1).sum(1) if terms.dim() > 1 else terms
 
 
@@ -51,7 +51,7 @@ class Likelihood(nn.Module):
         raise TypeError(f"{type(self).__name__} has no log density")
 
     def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return -self.log_prob(a_tensor(outputs), y).mean()  # (1)
+        return -self.log_prob(require_tensor(outputs), y).mean()  # (1)
 
     def probs(self, outputs: Tensor) -> Tensor:  # noqa: ARG002
         """Class probabilities (n, K), for classes."""
@@ -70,12 +70,12 @@ class Likelihood(nn.Module):
         raise TypeError(f"{type(self).__name__} has no distribution function")
 
     def config(self) -> dict[str, Any]:
-        """What rebuilds it, by name."""
+        """The arguments that make it again, by name."""
         return {}
 
     @property
     def status(self) -> str:
-        """What it has learned, in words."""
+        """What it has learned, as a phrase for the status of a fit."""
         return ""
 
 
@@ -131,11 +131,11 @@ class Gaussian(Likelihood):
         if not learned and (isinstance(noise, str | bool) or not 0 < noise < math.inf):
             raise ValueError(f"noise must be a positive number or 'learned'; got {noise!r}")
         self.noise: float | str = noise
-        start = torch.tensor(0.0 if learned else math.log(float(noise)))
+        initial = torch.tensor(0.0 if learned else math.log(float(noise)))
         if learned:
-            self.log_noise = nn.Parameter(start)
+            self.log_noise = nn.Parameter(initial)
         else:
-            self.register_buffer("log_noise", start, persistent=False)
+            self.register_buffer("log_noise", initial, persistent=False)
 
     def config(self) -> dict[str, Any]:
         return {"noise": self.noise}
@@ -211,7 +211,7 @@ class Poisson(Likelihood):
 
 
 class Function(Likelihood):
-    """Any callable (outputs, y) to the mean negative log-likelihood; predictions are the raw outputs."""
+    """Any callable from (outputs, y) to the mean negative log-likelihood; predictions are raw outputs."""
 
     name = "function"
 
@@ -256,7 +256,7 @@ KINDS: dict[str, type[Likelihood]] = {
 }
 
 
-def likelihood(what: str | Likelihood | Callable[[Any, Any], Tensor], **config: Any) -> Likelihood:
+def as_likelihood(what: str | Likelihood | Callable[[Any, Any], Tensor], **config: Any) -> Likelihood:
     """A likelihood from its name, from itself, or from a callable mean negative log-likelihood."""
     if isinstance(what, Likelihood):
         return what
@@ -270,7 +270,7 @@ def likelihood(what: str | Likelihood | Callable[[Any, Any], Tensor], **config: 
 
 
 def frozen(like: Likelihood) -> Likelihood:
-    """The likelihood as it stands now: what it has learned is copied, and learns no more."""
+    """The likelihood as it is now: a copy that later training does not change."""
     if next(like.parameters(), None) is None:
         return like
     return copy.deepcopy(like).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The plain network: one set of weights, the temperature of its logits fitted on validation data if asked.
+"""The plain network: one set of weights, with a temperature of its logits fitted on validation data if asked.
 
 Temperature scaling (Guo et al. 2017) divides the logits z by T; with b = 1/T the validation loss
     l(b) = -(1/n) sum_i log p(y_i | b z_i)   is convex in b, and b solves  l'(b) = 0                       (1)
@@ -14,20 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_number
+from bayescore.posteriors.base import WeightPosterior, Weights
 from bayescore.posteriors.inputs import Inputs
 from bayescore.posteriors.likelihoods import Likelihood
-from bayescore.posteriors.weights import WeightPosterior, Weights
 
 __all__ = ["PointPosterior"]
 
-REACH = 1e4  # T between 1/REACH and REACH
+MAX_TEMPERATURE = 1e4  # T lies between 1/MAX_TEMPERATURE and MAX_TEMPERATURE
 
 
 class PointPosterior(WeightPosterior):
-    """The weights that `model` has now, without doubt about them.
+    """The weights that `model` has now, taken as certain.
 
     Arguments:
-        temperature: the logits are divided by it; see `scaled`.
+        temperature: divides the logits; see `scaled`.
     """
 
     kind = "point"
@@ -50,18 +50,18 @@ class PointPosterior(WeightPosterior):
         self.temperature = temperature
 
     def scaled(self, validation: Iterable[Any]) -> PointPosterior:
-        """The same network with the temperature that suits the validation batches (inputs, labels) best."""
+        """The same network with the best temperature (1) for the validation batches (inputs, labels)."""
         if self.likelihood.kind == "values":
             raise ValueError(f"a temperature divides logits; the likelihood {self.likelihood.name} has none")
-        plain = self._with(1.0)
+        plain = self._with_temperature(1.0)
         rows = [(*plain.outputs(Inputs.of(x), 1), y) for x, y in validation]
         if not rows:
             raise ValueError("the validation loader gave no batch")
         logits = torch.cat([row[0] for row in rows]).double()
         labels = torch.cat([row[1] for row in rows]).to(logits.device)
-        return self._with(best_temperature(logits, labels, self.likelihood))
+        return self._with_temperature(best_temperature(logits, labels, self.likelihood))
 
-    def _with(self, temperature: float) -> PointPosterior:
+    def _with_temperature(self, temperature: float) -> PointPosterior:
         with self.mean_():
             return PointPosterior(self.model, likelihood=self.likelihood, temperature=temperature)
 
@@ -81,14 +81,14 @@ class PointPosterior(WeightPosterior):
     def rebuild(
         cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood, temperature: float = 1.0
     ) -> PointPosterior:
-        made = cls(model, likelihood=likelihood, temperature=temperature)
-        made.weights = parts["weights"]
-        return made
+        posterior = cls(model, likelihood=likelihood, temperature=temperature)
+        posterior.weights = parts["weights"]
+        return posterior
 
 
 def best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> float:
-    """T by bisection of (1) in log b; at the end of the range if the labels can be told apart perfectly."""
-    low, high = -math.log(REACH), math.log(REACH)
+    """T by bisection of (1) in log b; the end of the range if the logits separate the labels perfectly."""
+    low, high = -math.log(MAX_TEMPERATURE), math.log(MAX_TEMPERATURE)
     for _ in range(60):
         middle = (low + high) / 2
         b = torch.tensor(math.exp(middle), dtype=logits.dtype, device=logits.device, requires_grad=True)

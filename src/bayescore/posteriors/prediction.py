@@ -17,7 +17,14 @@ from torch import Tensor
 
 from bayescore.posteriors.likelihoods import Likelihood, check_event
 
-__all__ = ["ClassPrediction", "Prediction", "ValuePrediction", "collected", "entropy", "mixed"]
+__all__ = [
+    "ClassPrediction",
+    "Prediction",
+    "ValuePrediction",
+    "entropy",
+    "mixture",
+    "prediction_from_outputs",
+]
 
 
 def entropy(probs: Tensor, binary: bool = False) -> Tensor:
@@ -29,9 +36,9 @@ def entropy(probs: Tensor, binary: bool = False) -> Tensor:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction from `samples` draws of the weights."""
+    """A prediction from `draws` draws of the weights."""
 
-    samples: int
+    draws: int
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_"):
@@ -60,7 +67,7 @@ class ClassPrediction(Prediction):
 
     @property
     def mutual_information(self) -> Tensor:
-        """The part of it that comes from not knowing the weights."""
+        """The part of the entropy that comes from not knowing the weights."""
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
     @property
@@ -113,7 +120,7 @@ class ValuePrediction(Prediction):
 
     @property
     def epistemic_std(self) -> Tensor:
-        """The part that comes from not knowing the weights."""
+        """The part of `std` that comes from not knowing the weights."""
         return self.likelihood.mean(self.outputs).std(0, correction=0)
 
     def quantile(self, q: float) -> Tensor:
@@ -121,7 +128,7 @@ class ValuePrediction(Prediction):
         if not 0 < q < 1:
             raise ValueError(f"q must lie in (0, 1); got {q}")
         centre, spread = self.mean, self.std
-        reach = spread * (2 / math.sqrt(q * (1 - q))) + 1e-6  # Cantelli's bound, with room
+        reach = spread * (2 / math.sqrt(q * (1 - q))) + 1e-6  # Cantelli's bound, and some room
         low, high = centre - reach, centre + reach
         if self.likelihood.discrete:
             low, high = low.floor().clamp_min(0) - 1, high.ceil()
@@ -145,35 +152,40 @@ class ValuePrediction(Prediction):
         return rows.logsumexp(0) - math.log(len(rows))
 
 
-def collected(draws: Iterable[Tensor], likelihood: Likelihood) -> ClassPrediction | ValuePrediction:
-    """The prediction from the outputs of single draws; classes are summed up, values kept."""
+def prediction_from_outputs(
+    outputs: Iterable[Tensor], likelihood: Likelihood
+) -> ClassPrediction | ValuePrediction:
+    """The prediction from the outputs (n, ...) of one draw after the other.
+
+    Of classes only the sums over draws are kept, of values all outputs.
+    """
     if likelihood.kind == "values":
-        outputs = torch.stack(list(draws))
-        return ValuePrediction(len(outputs), outputs, likelihood)
+        stacked = torch.stack(list(outputs))  # (S, n, ...)
+        return ValuePrediction(len(stacked), stacked, likelihood)
     binary = likelihood.kind == "binary"
-    count, total, doubt = 0, torch.zeros(()), torch.zeros(())
-    for outputs in draws:
-        probs = likelihood.probs(outputs.double() if binary else outputs)  # 1 - p must keep its digits
+    count, probs_sum, entropy_sum = 0, torch.zeros(()), torch.zeros(())
+    for out in outputs:
+        probs = likelihood.probs(out.double() if binary else out)  # in float32 1 - p would lose its digits
         h = entropy(probs, binary)
-        total, doubt = (total.add_(probs), doubt.add_(h)) if count else (probs, h)
+        probs_sum, entropy_sum = (probs_sum.add_(probs), entropy_sum.add_(h)) if count else (probs, h)
         count += 1
-    return ClassPrediction(count, total / count, doubt / count, binary)
+    return ClassPrediction(count, probs_sum / count, entropy_sum / count, binary)
 
 
-def mixed(
+def mixture(
     predictions: list[ClassPrediction] | list[ValuePrediction],
 ) -> ClassPrediction | ValuePrediction:
     """The mixture of predictions with equal weights.
 
-    For values, draws of a prediction that has fewer than the others are repeated, as evenly as can be.
+    For values, a prediction with fewer draws than the others repeats its draws, as evenly as possible.
     """
-    count = sum(p.samples for p in predictions)
+    count = sum(p.draws for p in predictions)
     first = predictions[0]
     if isinstance(first, ClassPrediction):
         rows = [p for p in predictions if isinstance(p, ClassPrediction)]
         probs = torch.stack([p.probs for p in rows]).mean(0)
-        doubt = torch.stack([p.expected_entropy for p in rows]).mean(0)
-        return ClassPrediction(count, probs, doubt, first.binary)
-    most = max(p.samples for p in predictions)
-    outputs = [p.outputs[torch.arange(most) * p.samples // most] for p in predictions]
+        expected_entropy = torch.stack([p.expected_entropy for p in rows]).mean(0)
+        return ClassPrediction(count, probs, expected_entropy, first.binary)
+    most = max(p.draws for p in predictions)
+    outputs = [p.outputs[torch.arange(most) * p.draws // most] for p in predictions]
     return ValuePrediction(most * len(outputs), torch.cat(outputs), first.likelihood)

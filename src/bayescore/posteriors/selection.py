@@ -1,4 +1,4 @@
-"""Which parameters are Bayesian: by name pattern, the last layer, everything but the norms."""
+"""Which parameters are random: chosen by patterns of their names, as the last layer, or without the norms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayescore.checks import nearest
 from bayescore.posteriors.wrappers import bare_names
 
-__all__ = ["last_layer", "select"]
+__all__ = ["last_layer_names", "select"]
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 
@@ -19,11 +19,11 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm
 def select(
     model: nn.Module, include: str | Iterable[str] = "*", exclude: str | Iterable[str] = ()
 ) -> list[tuple[str, nn.Parameter]]:
-    """Named parameters that match a pattern of `include` and none of `exclude`; frozen ones never do.
+    """Named parameters that match a pattern of `include` and none of `exclude`, without frozen ones.
 
-    Patterns are those of file names ("head.*", "*.bias"). Two words stand for themselves: "last" is the last
-    module that has parameters, "norms" are the parameters of normalisation layers. Names may leave out what
-    torch.compile and DistributedDataParallel put into them.
+    Patterns are those of file names ("head.*", "*.bias"). Two words have a meaning of their own: "last" is
+    the last module that has parameters, "norms" are the parameters of normalisation layers. Patterns may
+    leave out the prefixes of torch.compile and DistributedDataParallel.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))
     >>> [name for name, _ in select(model, "last")]
@@ -57,7 +57,7 @@ def _patterns(model: nn.Module, words: str | Iterable[str]) -> list[str]:
     found = []
     for word in [words] if isinstance(words, str) else words:
         if word == "last":
-            found += last_layer(model)
+            found += last_layer_names(model)
         elif word == "norms":
             found += [
                 f"{module_name}.{name}".lstrip(".")
@@ -70,7 +70,7 @@ def _patterns(model: nn.Module, words: str | Iterable[str]) -> list[str]:
     return found
 
 
-def last_layer(model: nn.Module) -> list[str]:
+def last_layer_names(model: nn.Module) -> list[str]:
     """Names of the parameters of the last module that has any."""
     owners = [
         [f"{module_name}.{name}".lstrip(".") for name, _ in module.named_parameters(recurse=False)]

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count
+from bayescore.posteriors.base import WeightPosterior, Weights, draw_generator
 from bayescore.posteriors.likelihoods import Likelihood
-from bayescore.posteriors.weights import WeightPosterior, Weights
 from bayescore.posteriors.wrappers import matched
-from bayescore.rng import generator
 
 __all__ = ["SWAG", "SwagPosterior"]
 
@@ -32,7 +31,7 @@ class SWAG:
 
     >>> model = nn.Linear(2, 1)
     >>> swag = SWAG(model)
-    >>> for epoch in range(3):  # train for an epoch, with a constant learning rate, then
+    >>> for epoch in range(3):  # train for an epoch with a constant learning rate, then
     ...     swag.collect()
     >>> posterior = swag.posterior("gaussian")
     """
@@ -62,7 +61,7 @@ class SWAG:
     def posterior(
         self, likelihood: str | Likelihood | Callable[[Any, Any], Tensor] = "categorical"
     ) -> SwagPosterior:
-        """The Gaussian (2) of what has been collected so far."""
+        """The Gaussian (2) from the weights collected so far."""
         if self.count < 2:
             raise RuntimeError(f"SWAG needs two collections at least and has {self.count}; call collect()")
         mean = {name: value.clone() for name, value in self.mean.items()}
@@ -70,7 +69,7 @@ class SWAG:
         return SwagPosterior(self.model, mean, var, dict(self.deviations), likelihood=likelihood)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that has been collected."""
+        """What has been collected so far."""
         return {
             "count": self.count,
             "mean": dict(self.mean),
@@ -79,7 +78,7 @@ class SWAG:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned for a model like this one."""
+        """Continue from what `state_dict` returned, of a model with the same parameters."""
         check_count("count", state["count"], 0)
         trained = {name: p.shape for name, p in self.model.named_parameters() if p.requires_grad}
         shapes = trained if state["count"] else {}
@@ -123,7 +122,7 @@ class SwagPosterior(WeightPosterior):
 
     def draw(self, seed: int, index: int) -> Weights:
         device = next(iter(self.mean.values())).device
-        rng = generator((seed * 1_000_003 + index) % 2**63, device)
+        rng = draw_generator(seed, index, device)
         dtype = next(iter(self.mean.values())).dtype
         e2 = torch.randn(self.size, generator=rng, device=device, dtype=dtype) / math.sqrt(self.size - 1)
         weights = {}

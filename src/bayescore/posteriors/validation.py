@@ -1,49 +1,34 @@
-"""The loss of a posterior on held-out batches, and the check that a loss is a mean over data."""
+"""The loss of a posterior on held-out batches, and a check that a user's loss is a mean over data."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayescore.posteriors.inputs import Inputs, a_tensor, described
+from bayescore.posteriors.base import Posterior
+from bayescore.posteriors.inputs import inputs_and_targets, require_tensor
 from bayescore.posteriors.likelihoods import Function, Likelihood
-from bayescore.posteriors.posterior import Posterior
 
-__all__ = ["check_mean_loss", "nll", "pair"]
+__all__ = ["check_mean_loss", "nll"]
 
 VALIDATION_DRAWS = 5
 
 
-def pair(batch: Any) -> tuple[Inputs, Tensor]:
-    """Inputs and targets of a batch."""
-    if (
-        isinstance(batch, tuple | list)
-        and len(batch) == 2
-        and isinstance(batch[0], Tensor | tuple | list | Mapping)
-        and isinstance(batch[1], Tensor)
-    ):
-        return Inputs.of(batch[0]), batch[1]
-    raise TypeError(
-        f"a batch must be a pair, inputs and a tensor of targets; got {described(batch)}: "
-        "let the loader's collate_fn make pairs, or write the loop yourself (`with opt.sample():`)"
-    )
-
-
 def nll(
-    posterior: Posterior, batches: Iterable[Any], place: torch.device, draws: int = VALIDATION_DRAWS
+    posterior: Posterior, batches: Iterable[Any], device: torch.device, draws: int = VALIDATION_DRAWS
 ) -> float:
     """Mean negative log predictive probability; for a callable likelihood, the mean loss over draws."""
     total, count = 0.0, 0
     for batch in batches:
-        x, y = pair(batch)
+        x, y = inputs_and_targets(batch)
         prediction = posterior.predict(x, draws)
-        y = y.to(place)
+        y = y.to(device)
         if isinstance(posterior.likelihood, Function):
-            losses = [float(posterior.likelihood(o, y)) for o in prediction.outputs]
+            losses = [float(posterior.likelihood(out, y)) for out in prediction.outputs]
             value = sum(losses) / len(losses) * len(x)
         else:
             value = -float(prediction.log_prob(y).sum())
@@ -54,23 +39,23 @@ def nll(
 
 
 def check_mean_loss(model: nn.Module, like: Likelihood, loader: Iterable[Any]) -> None:
-    """Refuse a loss that sums over the batch, and warn of one that takes the mean over a datum's outputs.
+    """Refuse a loss that sums over the batch, and warn of one that averages over the outputs of a datum.
 
-    Of a sum the halves add up to the whole, of a mean their mean does.
+    The loss of a batch is compared with those of its two halves: a sum is their sum, a mean their mean.
     """
-    x, y = pair(next(iter(loader)))
-    place = next(model.parameters()).device
+    x, y = inputs_and_targets(next(iter(loader)))
+    device = next(model.parameters()).device
     half = len(x) // 2
     if not half:
         return
-    x, y = x[: 2 * half].to(place), y[: 2 * half].to(place)
+    x, y = x[: 2 * half].to(device), y[: 2 * half].to(device)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad():
-        out = a_tensor(x.run(model))
+        out = require_tensor(x.run(model))
     for module, mode in modes.items():
         module.training = mode
-    whole, one, two = _halves(like, out, y, 0)
+    whole, one, two = _losses_of_halves(like, out, y, 0)
     if abs(whole - one - two) < 0.1 * abs(whole - (one + two) / 2):
         raise ValueError(
             "the loss is a sum over the batch (its halves add up to the whole); "
@@ -79,8 +64,8 @@ def check_mean_loss(model: nn.Module, like: Likelihood, loader: Iterable[Any]) -
     if isinstance(out, Tensor) and out.shape == y.shape and out.dim() > 1 and out.shape[1] > 1:
         count = out.shape[1] // 2 * 2
         try:
-            whole, one, two = _halves(like, out[:, :count], y[:, :count], 1)
-        except (RuntimeError, ValueError, TypeError, IndexError):  # made for all outputs at once
+            whole, one, two = _losses_of_halves(like, out[:, :count], y[:, :count], 1)
+        except (RuntimeError, ValueError, TypeError, IndexError):  # the loss takes all outputs or none
             return
         if abs(whole - (one + two) / 2) < 0.1 * abs(whole - one - two):
             warnings.warn(
@@ -92,8 +77,8 @@ def check_mean_loss(model: nn.Module, like: Likelihood, loader: Iterable[Any]) -
 
 
 @torch.no_grad()
-def _halves(like: Likelihood, out: Any, y: Tensor, dim: int) -> tuple[float, float, float]:
-    """The loss of all, and of the two halves along a dimension."""
+def _losses_of_halves(like: Likelihood, out: Any, y: Tensor, dim: int) -> tuple[float, float, float]:
+    """The loss of the whole, and of its two halves along a dimension."""
     parts = [(out, y), *zip(out.chunk(2, dim), y.chunk(2, dim), strict=True)]
     whole, one, two = (float(like(o, t)) for o, t in parts)
     return whole, one, two

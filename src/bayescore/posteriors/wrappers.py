@@ -1,8 +1,8 @@
-"""A module without its wrappers: torch.compile's, and those of data-parallel training.
+"""Modules inside wrappers: torch.compile's, and those of data-parallel training.
 
-They put "_orig_mod." and "module." into the names of parameters, so that names of one network are compared
-without them. And a compiled graph does not see hooks that were added after it was made: where hooks are used,
-everything runs as it was written.
+Wrappers put "_orig_mod." and "module." into the names of parameters, so names of one network are compared
+without these prefixes. A compiled graph does not see hooks that were added after it was compiled: where hooks
+are used, compiled modules run uncompiled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-__all__ = ["bare", "bare_names", "eager", "matched", "single"]
+__all__ = ["bare", "bare_names", "eager", "matched", "without_parallel"]
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -26,14 +26,16 @@ def bare(model: nn.Module) -> nn.Module:
     return bare(inner) if isinstance(inner, nn.Module) else model
 
 
-def single(model: nn.Module) -> nn.Module:
-    """The module as one process runs it: without waiting for others, but compiled if it is."""
+def without_parallel(model: nn.Module) -> nn.Module:
+    """The module as a single process runs it, without waiting for others, and compiled if it was."""
     inner = bare(model)
     return model if getattr(model, "_orig_mod", None) is inner else inner
 
 
 def bare_names(names: Iterable[str]) -> list[str]:
-    """The names of a network's tensors without its wrappers; "module." is one where all names begin with it.
+    """Names of a network's tensors without what wrappers put into them.
+
+    "module." counts as a wrapper's prefix if all names begin with it.
 
     >>> bare_names(["module._orig_mod.0.weight", "module._orig_mod.0.bias"])
     ['0.weight', '0.bias']
@@ -45,7 +47,7 @@ def bare_names(names: Iterable[str]) -> list[str]:
 
 
 def matched(there: Iterable[str], here: Iterable[str]) -> dict[str, str]:
-    """The names of a file, each with its name here, however the network was and is wrapped."""
+    """For each name in a file its name in this module, whichever of the two was wrapped."""
     there, here = list(there), list(here)
     own = dict(zip(bare_names(here), here, strict=True)) | {name: name for name in here}
     other = zip(there, bare_names(there), strict=True)
@@ -53,6 +55,6 @@ def matched(there: Iterable[str], here: Iterable[str]) -> dict[str, str]:
 
 
 def eager() -> AbstractContextManager[Any]:
-    """Compiled modules run as they were written, for the length of the block."""
-    compiler = "torch._dynamo" in sys.modules  # which takes seconds to import, where nothing is compiled
-    return torch.compiler.set_stance("force_eager") if compiler else nullcontext()
+    """Run compiled modules uncompiled, for the length of the block."""
+    # If the compiler has not been imported, nothing is compiled, and importing it would take seconds.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

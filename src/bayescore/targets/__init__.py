@@ -12,7 +12,7 @@ from bayescore.targets.gaussians import Gaussian, GaussianMixture
 from bayescore.targets.minibatch import MiniBatchPosterior
 from bayescore.targets.model import ConstrainedModel, TorchModel
 from bayescore.targets.noisy import NoisyScore
-from bayescore.targets.posteriordb import PosteriorDB, posteriordb
+from bayescore.targets.posterior_db import PosteriorDB, posteriordb
 from bayescore.targets.propriety import improper_coordinates
 from bayescore.targets.shapes import Banana, Funnel, SinhArcsinh
 from bayescore.targets.stan import Stan

@@ -1,7 +1,8 @@
-"""Scores and densities of a target, counted: what a search and a fit asked of it."""
+"""Log densities and scores of a target, counted: what a search and a method asked of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -11,49 +12,55 @@ from torch import Tensor
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 
-__all__ = ["Counted", "CountingOracle", "Counts"]
+__all__ = ["CountedDensity", "CountingOracle", "Counts"]
 
 
 @dataclass(frozen=True)
 class Counts:
     """What a run asked of its target."""
 
-    score_calls: int = 0
+    score_calls: int = 0  # of the search and of the method; those of the check are apart
     hessian_products: int = 0
-    density_evaluations: int = 0  # for the recorded metrics
-    check_calls: int = 0  # scores taken by the check of the target at the start
+    density_evaluations: int = 0  # log densities without a score: for metrics and for comparing candidates
+    check_calls: int = 0  # scores taken by the check of the target before the run
     skipped_steps: int = 0  # steps left out because a score was not finite
-    start_calls: int = 0  # how many of the score calls went into finding a start
+    search_calls: int = 0  # how many of the score calls went into the search for a start
+
+    def __add__(self, other: Counts) -> Counts:
+        names = [field.name for field in dataclasses.fields(Counts)]
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-class Counted:
-    """Values and scores of a target at points (n, D), counted; what is not finite is worth -inf."""
+class CountedDensity:
+    """The exact log density of one target, counted for a search; where it is not finite it is -inf."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.score_calls, self.density_evaluations = target, 0, 0
 
-    def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, score = self.target.log_prob_and_score(x)
-        self.score_calls += len(x)
-        fine = value.isfinite() & score.isfinite().all(-1)
-        return torch.where(fine, value, -torch.inf), torch.where(fine.unsqueeze(-1), score, 0.0)
-
-    def value(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log Phi at points (..., D)."""
         with torch.no_grad():
             value = self.target.log_prob(x)
         self.density_evaluations += x.shape[:-1].numel()
         return torch.where(value.isfinite(), value, -torch.inf)
 
+    def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """log Phi and its score at points (n, D); -inf and zeros where one of them is not finite."""
+        value, score = self.target.log_prob_and_score(x)
+        self.score_calls += len(x)
+        finite = value.isfinite() & score.isfinite().all(-1)
+        return torch.where(finite, value, -torch.inf), torch.where(finite.unsqueeze(-1), score, 0.0)
+
 
 class CountingOracle:
-    """Gives scores to a method, counts them, and notes which fits got a non-finite answer.
+    """Gives scores to a method, counts them, and remembers which fits got one that is not finite.
 
     Arguments:
         target: the target, single or a batch of F.
         streams: the random numbers of the fits, for noisy scores.
 
-    `score_calls` counts one per point and evaluation, the same for each fit. A non-finite answer is replaced
-    by zeros, so that nothing breaks; `bad` (F,) then says which fits must not use this step.
+    `score_calls` counts one per point and evaluation, the same for each fit. An answer that is not finite is
+    replaced by zeros, so that the step can be computed; `failed` (F,) then says which fits must not take it.
     """
 
     def __init__(self, target: Target, streams: Streams) -> None:
@@ -61,7 +68,7 @@ class CountingOracle:
         self.has_density = target.has_density and not target.stochastic
         self.score_calls = 0
         self.hessian_products = 0
-        self.bad: Tensor | None = None
+        self.failed: Tensor | None = None
 
     def score(self, x: Tensor) -> Tensor:
         answer = self._checked(self.target.score(x, self.streams), x)
@@ -90,5 +97,5 @@ class CountingOracle:
         finite = answer.isfinite().flatten(1).all(-1)  # (F,)
         if finite.all():  # only the sum overflowed
             return answer
-        self.bad = ~finite if self.bad is None else self.bad | ~finite
+        self.failed = ~finite if self.failed is None else self.failed | ~finite
         return torch.where(finite[:, None, None], answer, torch.zeros_like(answer))

@@ -65,13 +65,26 @@ class Known(Target):
         return self.density.covariance
 
     def log_prob(self, x: Tensor) -> Tensor:
-        return self.density.log_prob(x)
+        return self._density_at(x).log_prob(x)
 
     def score(self, x: Tensor, streams: Streams | None = None) -> Tensor:  # noqa: ARG002
-        return self.density.score(x)
+        return self._density_at(x).score(x)
 
     def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.density.log_prob(x), self.density.score(x)
+        density = self._density_at(x)
+        return density.log_prob(x), density.score(x)
+
+    def _density_at(self, x: Tensor) -> FullGaussian | MixtureFamily:
+        """The density, repeated along F where one target is evaluated at points (F, S, D) of F fits.
+
+        Otherwise torch would fold F and S into the rows of one matrix product, which some processors round
+        differently from the product of a batch of matrices that the same target gives in a stack.
+        """
+        if x.dim() != 3 or self.batch_shape:
+            return self.density
+        return self.density.replace(
+            {name: value.expand(len(x), *value.shape) for name, value in self.density.parameters().items()}
+        )
 
     def sample(self, n: int, seed: int | torch.Generator | None = None) -> Tensor:
         return self.density.sample(n, seed)

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from bayescore.targets.base import Target
 
-__all__ = ["improper_coordinates"]
+__all__ = ["REMEDY", "coordinate_names", "improper_coordinates"]
+
+REMEDY = "give every parameter a prior"
+
+
+def coordinate_names(target: Target) -> list[str]:
+    """The names of the coordinates, x[1] and so on where the target has none."""
+    return getattr(target, "names", None) or [f"x[{i + 1}]" for i in range(target.dim)]
 
 
 def improper_coordinates(target: Target, draws: Tensor) -> list[str]:
@@ -34,5 +41,4 @@ def improper_coordinates(target: Target, draws: Tensor) -> list[str]:
     spread = score.amax(0) - score.amin(0)
     scale = score.abs().amax(0).clamp_min(1.0)
     same = (spread <= 16 * torch.finfo(score.dtype).eps * scale).tolist()
-    names = getattr(target, "names", None) or [f"x[{i + 1}]" for i in range(target.dim)]
-    return [name for name, constant in zip(names, same, strict=True) if constant]
+    return [name for name, constant in zip(coordinate_names(target), same, strict=True) if constant]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bayescore.families import FullGaussian
-from bayescore.targets.posteriordb import Folder, posteriordb
+from bayescore.targets.posterior_db import Folder, posteriordb
 from bayescore_lab.engine.records import Record, Records
 from bayescore_lab.experiments.posteriordb.more import EXPERIMENT, IN_PYMC, POSTERIORS
 from bayescore_lab.experiments.posteriordb.more_fits import errors

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bayescore.optim.base import Shell
+from bayescore.optim.base import BayesianOptimizer
 from bayescore_lab.engine import Outcome, Run
 from bayescore_lab.experiments.networks.linear_gaussian import DATA, DIM
 from bayescore_lab.methods import network_optimizer
@@ -26,7 +26,7 @@ class Errors(NamedTuple):
 
     sd: Tensor
     mean: Tensor
-    optimizer: Shell
+    optimizer: BayesianOptimizer
 
 
 def problem(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ def optimum(temperature: float, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def learn_linear(
-    make: Callable[..., Shell],
+    make: Callable[..., BayesianOptimizer],
     steps: int,
     batch: int,
     temperature: float = 1.0,

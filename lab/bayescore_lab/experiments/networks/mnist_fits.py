@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayescore.data import Split
 from bayescore.metrics import evaluate
-from bayescore.nn import ClassPrediction, Ensemble, PointPosterior, Posterior, laplace
+from bayescore.nn import ClassPrediction, Ensemble, PointPosterior, Posterior, fit_laplace
 from bayescore_lab.engine import Outcome, Run
 from bayescore_lab.experiments.networks.mnist_arms import FROM_PLAIN, MEMBERS, PLAIN, EpochBudget
 from bayescore_lab.experiments.networks.training import Learned, learn, mnist_split, network, pictures
@@ -76,7 +76,7 @@ def _from_plain(method: str, members: Sequence[Learned], split: Split) -> Poster
     if method == "Laplace":
         train = DataLoader(TensorDataset(split.train.x, split.train.y), batch_size=128)
         with point.mean_() as model:
-            return laplace(model, train, prior_sd="validation", validation=validation)
+            return fit_laplace(model, train, prior_sd="validation", validation=validation)
     return Ensemble([one for one in points if one is not None])
 
 
@@ -97,7 +97,7 @@ def predict_both(posterior: Posterior, x: object) -> tuple[ClassPrediction, Clas
     share = FEW / MANY
     many = replace(
         few,
-        samples=MANY,
+        draws=MANY,
         probs=few.probs.lerp(rest.probs, 1 - share),
         expected_entropy=few.expected_entropy.lerp(rest.expected_entropy, 1 - share),
     )

@@ -223,7 +223,7 @@ class Sampling(Learner):
         return network_optimizer(self.name, weights, self.num_data, seed=self.seed, **options)
 
     def learn(self, loss: Callable[[], Tensor]) -> None:
-        for _ in range(self.optimizer.param_groups[0]["samples"]):
+        for _ in range(self.optimizer.param_groups[0]["draws"]):
             with self.optimizer.sample():
                 loss().backward()
         self.optimizer.step()

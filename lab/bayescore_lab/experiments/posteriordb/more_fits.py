@@ -21,7 +21,7 @@ from bayescore.families import Family, FullGaussian
 from bayescore.inference.fitting import fit
 from bayescore.methods import Method
 from bayescore.metrics import pareto_khat
-from bayescore.targets.posteriordb import PosteriorDB, posteriordb
+from bayescore.targets.posterior_db import PosteriorDB, posteriordb
 from bayescore_lab.engine import Outcome, Run
 from bayescore_lab.engine.workers import ask_once
 from bayescore_lab.experiments.posteriordb.more import AUTO, OURS, PEERS

@@ -21,14 +21,14 @@ from pathlib import Path
 from bayescore.targets.stan.cache import cache_folder, discard, fetch
 from bayescore.targets.stan.toolchain import Toolchain, find_toolchain, run_compiler, translate
 
-__all__ = ["build"]
+__all__ = ["build_library"]
 
 log = logging.getLogger(__name__)
 
 LAYER = Path(__file__).with_name("layer.cpp")
 
 
-def build(
+def build_library(
     program: str,
     file_name: str,
     include: Path | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from bayescore.targets.stan.library import Model
-from bayescore.targets.stan.variables import Variable, split, variables
+from bayescore.targets.stan.variables import Variable, split, variables_of
 
 __all__ = ["coordinate_names"]
 
@@ -17,7 +17,7 @@ __all__ = ["coordinate_names"]
 def coordinate_names(model: Model) -> list[str]:
     """One name per coordinate; Stan's own where moving the coordinates does not tell them apart."""
     names, flat = model.names(0), model.names(1)
-    for variable in variables(flat):
+    for variable in variables_of(flat):
         mine = [i for i, name in enumerate(names) if split(name)[0] == variable.name]
         if len(variable.shape) > 1 and len(mine) > 1:
             found = _first_moved(model, variable, mine, flat)

@@ -23,12 +23,12 @@ from bayescore.checks import check_count
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 from bayescore.targets.stan.bridgestan import BridgeStanModel
-from bayescore.targets.stan.build import build
+from bayescore.targets.stan.build import build_library
 from bayescore.targets.stan.data import Data, data_text
 from bayescore.targets.stan.library import CompiledModel, Model, Rejected
 from bayescore.targets.stan.naming import coordinate_names
 from bayescore.targets.stan.toolchain import declared, find_toolchain
-from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables
+from bayescore.targets.stan.variables import Variable, group, pack, readable, unpack, variables_of
 
 __all__ = ["Stan"]
 
@@ -79,7 +79,9 @@ class Stan(Target):
         _check_seed(seed)
         text, self.label, include = _read(program)
         numbers = data_text(data)
-        library = build(text, self.label, include, cache_dir, lambda: self._check(text, include, numbers))
+        library = build_library(
+            text, self.label, include, cache_dir, lambda: self._check(text, include, numbers)
+        )
         try:
             model = CompiledModel(library, numbers, seed, threads)
         except ValueError as error:
@@ -170,7 +172,7 @@ class Stan(Target):
 
     @cached_property
     def _layouts(self) -> list[list[Variable]]:
-        return [variables(self.model.names(what)) for what in (1, 2, 3)]
+        return [variables_of(self.model.names(what)) for what in (1, 2, 3)]
 
     def constrain(self, x: Tensor, *, everything: bool = False, seed: int = 0) -> dict[str, Tensor]:
         """Parameters at unconstrained points (..., D), each (..., *shape) with Stan's shapes.

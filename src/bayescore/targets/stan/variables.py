@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Variable", "group", "pack", "readable", "split", "unpack", "variables"]
+__all__ = ["Variable", "group", "pack", "readable", "split", "unpack", "variables_of"]
 
 PREDICTIVE = ("_rep", "_hat", "_pred", "_sim", "_tilde")
 
@@ -39,7 +39,7 @@ def split(name: str) -> tuple[str, tuple[int, ...]]:
     return found[1], tuple(int(i) for i in found[2].split(".")[1:])
 
 
-def variables(names: Sequence[str]) -> list[Variable]:
+def variables_of(names: Sequence[str]) -> list[Variable]:
     """The variables behind Stan's flat names, in order."""
     shapes: dict[str, tuple[int, ...]] = {}
     starts: dict[str, int] = {}

@@ -1,0 +1,75 @@
+"""The options of a run, one object for `fit`, `fit_many` and `resume`: what to record, show and check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from torch import Tensor
+
+from bayescore.checks import check_count, nearest
+from bayescore.families.base import Family
+from bayescore.inference.result import Fit
+from bayescore.inference.stopping import Plateau
+from bayescore.targets.base import Target
+
+__all__ = ["Callback", "FitKeywords", "Metric", "ResumeKeywords", "RunOptions"]
+
+Metric = Callable[[Family, Target], Tensor]
+Callback = Callable[[Fit], bool | None]
+
+
+class ResumeKeywords(TypedDict, total=False):
+    """The keyword arguments of `resume`; `fit` says what they mean."""
+
+    metrics: Mapping[str, Metric] | None
+    record_every: int | Sequence[int] | None
+    stop: Plateau | None
+    callbacks: Sequence[Callback]
+    progress: bool | None
+
+
+class FitKeywords(ResumeKeywords, total=False):
+    """The keyword arguments that `fit` and `fit_many` share."""
+
+    steps: int | None
+    check: bool
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The same with their defaults, checked; None leaves a choice to the run."""
+
+    steps: int | None = None
+    metrics: Mapping[str, Metric] | None = None
+    record_every: int | Sequence[int] | None = None
+    stop: Plateau | None = None
+    callbacks: Sequence[Callback] = ()
+    progress: bool | None = None
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            check_count("steps", self.steps)
+        if self.record_every is not None and not isinstance(self.record_every, Sequence):
+            check_count("record_every", self.record_every)
+        for name in self.metrics or ():
+            if name in ("step", "score_calls", "seconds", "loss"):
+                raise ValueError(f"a metric cannot be called {name!r}: the history has a column of that name")
+
+    @classmethod
+    def from_keywords(cls, function: str, kind: type, keywords: Mapping[str, Any]) -> RunOptions:
+        """The options that the keyword arguments of `function` name; `kind` is their TypedDict."""
+        for name in keywords:
+            if name not in kind.__annotations__:
+                guess = nearest(name, kind.__annotations__)
+                hint = f"; did you mean {guess!r}?" if guess else ""
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+        return cls(**{**keywords, "callbacks": tuple(keywords.get("callbacks", ()))})
+
+    def record_steps(self, steps: int) -> frozenset[int]:
+        """The steps of a run to record after; the last one always."""
+        every = max(1, steps // 50) if self.record_every is None else self.record_every
+        some = every if isinstance(every, Sequence) else range(every, steps + 1, every)
+        return frozenset(some) | {steps}

@@ -1,0 +1,375 @@
+"""The engine of the network optimizers: which tensors are updated together, and how a rule passes over them.
+
+**Buckets.** A network has many tensors of a few hundred weights, and a pass over one of them costs as much as
+a pass over fifty thousand weights. Small tensors of one parameter group therefore share flat state tensors,
+of which their own state (`optimizer.state[p]`) holds views; a large tensor's flat state is its own. Numbers
+that belong to a tensor (`statistics`) are the rows of a table.
+
+**Kernels.** A kernel is one pass over memory: an elementwise function of flat tensors that changes them in
+place, compiled or in slices, with the same numbers. It takes noise (optim/noise.py) and numbers as small
+tensors, so that a new learning rate does not compile it again. It returns elementwise terms, or nothing; of
+the first two the sums over a parameter tensor are kept, of a third the largest. Compiled, one program serves
+every shape, and neither noise nor terms ever reach the memory. Eagerly, it runs slice by slice, so that what
+it computes on the way stays in the cache. Compiling takes 10 to 30 seconds, once per machine and kernel. It
+is done from 500,000 weights on, where that pays within some thousand steps; small networks and tests never
+wait for it. If the compiler is missing or fails, the kernel runs eagerly from then on, and the optimizer's
+status says why.
+
+**Updates.** `update_kernel` makes a kernel of a pure rule of rules/: it takes the noise from where it is,
+applies the rule, lets the mean decay, and writes the new state and the module's weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayescore.optim.noise import CounterKey, Noise, numbers, uses_counter
+from bayescore.rules.draws import Draws
+
+__all__ = [
+    "Bucket",
+    "Kernel",
+    "Member",
+    "collect_draw",
+    "draw_weights",
+    "exchange_mean",
+    "keep_heap",
+    "make_buckets",
+    "run_in_slices",
+    "update_kernel",
+]
+
+SMALL = 1 << 16  # weights of a tensor from which it is updated by itself
+FULL = 1 << 18  # weights that share flat tensors at most
+SLICE = 1 << 15  # weights per slice: what a kernel computes on the way then stays in the cache
+
+logger = logging.getLogger(__name__)
+
+
+# -- buckets -------------------------------------------------------------------------------------------
+
+
+class Member(NamedTuple):
+    """One trained parameter tensor: where it stands and what is known about it."""
+
+    number: int  # over all groups, frozen parameters included
+    group: dict[str, Any]
+    position: int  # within its group
+    weight: Tensor
+    state: dict[str, Any]
+
+
+class Bucket:
+    """Members with their flat state.
+
+    Arguments:
+        members: of one group, dtype and device, with state of the same names.
+
+    Between a block and the step that follows it, a large tensor may hold "draw" (theta - mean) instead of
+    "mean": the mean is in the module then (optim/base.py).
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        self.group, first = members[0].group, members[0].state
+        self.sizes = [m.weight.numel() for m in members]
+        self.flat: dict[str, Tensor] = {}
+        for key in [key for key, value in first.items() if _is_per_weight(members[0], key, value)]:
+            self._share(key, [m.state[key] for m in members])
+        self._views = [_mean_or_draw(m.state) for m in members]
+        self.statistics = (
+            self._table([m.state["statistics"] for m in members]) if "statistics" in first else None
+        )
+        self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
+        #: noise of small tensors, kept from the draw to the step that uses it again, and which it is
+        self.noise: tuple[Any, Tensor] | None = None
+
+    def _share(self, key: str, tensors: Sequence[Tensor]) -> None:
+        if len(tensors) == 1:
+            self.flat[key] = tensors[0].view(-1)
+            return
+        self.flat[key] = torch.cat([t.reshape(-1) for t in tensors])
+        for member, part in zip(self.members, self.split(self.flat[key]), strict=True):
+            member.state[key] = part
+
+    def _table(self, rows: Sequence[Tensor]) -> Tensor:
+        if len(rows) == 1:
+            return rows[0].view(1, -1)
+        table = torch.stack(tuple(rows))
+        for member, row in zip(self.members, table, strict=True):
+            member.state["statistics"] = row
+        return table
+
+    @property
+    def like(self) -> Tensor:
+        """A flat tensor of the state's dtype and device."""
+        return _mean_or_draw(self.flat)
+
+    @property
+    def whole(self) -> Tensor | None:
+        """The module's own weights as a flat tensor, where they are one."""
+        weight = self.members[0].weight
+        single = len(self.members) == 1 and weight.is_contiguous()
+        return weight.detach().view(-1) if single else None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether this is one large tensor."""
+        return self.sizes[0] >= SMALL
+
+    @property
+    def keeps_draws(self) -> bool:
+        """Whether a draw has all its digits in the module's weights, and is worth more than its making."""
+        whole = self.whole
+        perturbed = "sd" in self.flat and self.is_large
+        return perturbed and whole is not None and whole.dtype == self.like.dtype
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the members' state still is this bucket's."""
+        pairs = zip(self.members, self._views, strict=True)
+        return all(_mean_or_draw(m.state) is view for m, view in pairs)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the state of the only member another name: the mean becomes a kept draw, or the reverse."""
+        (member,) = self.members
+        self.flat[new] = self.flat.pop(old)
+        member.state[new] = member.state.pop(old)
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Views of a flat tensor in the members' shapes."""
+        parts = flat.split(self.sizes)
+        return [part.view(m.weight.shape) for part, m in zip(parts, self.members, strict=True)]
+
+    def spread(self, table: Tensor) -> tuple[Tensor, ...]:
+        """Rows of a number per member as rows of one per weight; one member's are left to broadcasting."""
+        if len(self.sizes) > 1:
+            columns = zip(table.split(1, 1), self.sizes, strict=True)
+            table = torch.cat([column.expand(len(table), size) for column, size in columns], 1)
+        return table.unbind()
+
+    def gathered(self, tensors: Iterable[Tensor]) -> Tensor:
+        """The members' tensors as one flat tensor in the state's dtype."""
+        parts = [t.to(self.like.dtype).reshape(-1) for t in tensors]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def zeros(self, *keys: str) -> list[Tensor]:
+        """Flat tensors of this step's sums, which begin with zero."""
+        for key in keys:
+            if key not in self.flat:
+                self.flat[key] = torch.zeros_like(self.like)
+                for member, part in zip(self.members, self.split(self.flat[key]), strict=True):
+                    member.state[key] = part
+        return [self.flat[key] for key in keys]
+
+    def drop_sums(self) -> None:
+        for key in [k for k in self.flat if k.startswith("sum_")]:
+            del self.flat[key]
+
+
+def _mean_or_draw(state: dict[str, Any]) -> Any:
+    return state["mean"] if "mean" in state else state.get("draw")
+
+
+def _is_per_weight(member: Member, key: str, value: Any) -> bool:
+    return key != "statistics" and isinstance(value, Tensor) and value.shape == member.weight.shape
+
+
+def make_buckets(members: Sequence[Member]) -> list[Bucket]:
+    """Buckets of all members, in their order but for small ones, which come together."""
+    rows: dict[Any, list[Member]] = {}
+    closed: list[list[Member]] = []
+    for member in members:
+        size, like = member.weight.numel(), _mean_or_draw(member.state)
+        if size >= SMALL:
+            closed.append([member])
+            continue
+        key = (id(member.group), like.dtype, like.device, *sorted(member.state))
+        row = rows.setdefault(key, [])
+        if row and sum(m.weight.numel() for m in row) + size > FULL:
+            closed.append(row)
+            row = rows[key] = []
+        row.append(member)
+    return [Bucket(row) for row in (*closed, *rows.values())]
+
+
+# -- kernels -------------------------------------------------------------------------------------------
+
+Function = Callable[..., Any]
+
+
+class Kernel:
+    """An elementwise function in place, compiled or in slices, and the totals of its terms.
+
+    Arguments:
+        function: of flat tensors, noise and small tensors; the first tensor has every weight.
+        compiled: True, False, or None to compile from 500,000 weights on.
+    """
+
+    def __init__(self, function: Function, compiled: bool | None = None) -> None:
+        self.function, self.compiled = function, compiled
+        self.status = ""
+        self._fast: Function | None = None
+        self._failed = False
+
+    def __call__(self, size: int, segments: Sequence[int], *args: Any) -> Any:
+        """Run it; returns the totals of its terms over each parameter tensor, (tensors, terms).
+
+        Arguments:
+            size: number of weights of the whole network.
+            segments: sizes of the parameter tensors that lie one after another in the flat tensors.
+        """
+        if len(segments) > 1:
+            return _segment_totals(self.function(*args), segments)
+        wanted = uses_counter(size, segments[0]) if self.compiled is None else self.compiled
+        if not wanted or self._failed:
+            return run_in_slices(self.function, *args)
+        if self._fast is None:
+            self._fast = _compiled(self.function)
+        try:
+            result = self._fast(*args)
+        except Exception as error:  # the compiler raises what its backends raise; eager needs none of them
+            self._failed, self.status = True, f"update eager: compiling failed ({type(error).__name__})"
+            logger.warning("the update could not be compiled and runs eagerly: %s", error)
+            return run_in_slices(self.function, *args)
+        self.status = "update compiled"
+        return result
+
+
+@functools.cache
+def _compiled(function: Function) -> Function:
+    """The function with its totals, compiled once for all optimizers of a process.
+
+    The compiler counts its programs per code object and gives up after a few: every kernel has its own.
+    """
+    counted = _with_totals(function)
+    counted.__code__ = counted.__code__.replace(co_name=f"{function.__name__}_with_totals")
+    fused: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}  # multiply-adds on a CPU
+    compiled: Function = torch.compile(counted, dynamic=True, options=fused)
+    return compiled
+
+
+def _with_totals(function: Function) -> Function:
+    def counted(*args: Any) -> Any:
+        terms = function(*args)
+        return None if terms is None else _totals(terms).unsqueeze(0)
+
+    return counted
+
+
+def _totals(terms: Sequence[Tensor]) -> Tensor:
+    return torch.stack([*(term.sum() for term in terms[:2]), *(term.amax() for term in terms[2:])])
+
+
+def _segment_totals(terms: Sequence[Tensor] | None, segments: Sequence[int]) -> Tensor | None:
+    if terms is None:
+        return None
+    parts = zip(*(term.split(list(segments)) for term in terms), strict=True)
+    return torch.stack([_totals(part) for part in parts])
+
+
+def run_in_slices(function: Function, *args: Any) -> Any:
+    """The function with its totals, slice by slice."""
+    counted, size = _with_totals(function), next(a for a in args if isinstance(a, Tensor)).numel()
+    if size <= SLICE:
+        return counted(*args)
+    found = [counted(*(_part(a, at, size) for a in args)) for at in range(0, size, SLICE)]
+    return None if found[0] is None else _totals(torch.cat(found).unbind(1)).unsqueeze(0)
+
+
+def _part(a: Any, at: int, size: int) -> Any:
+    """The slice of an argument that begins with element `at` of `size`."""
+    if isinstance(a, CounterKey):
+        return a._replace(at=a.at + at)
+    whole = isinstance(a, Tensor) and a.dim() == 1 and a.numel() == size
+    return a[at : at + SLICE] if whole else a
+
+
+@functools.cache
+def keep_heap() -> None:
+    """Let the C library keep the memory of temporaries, instead of giving it back and taking it again.
+
+    glibc returns the top of its heap to the system whenever some hundred kilobytes of it are free, which an
+    eager pass causes all the time; every page then costs a fault. A large block that was freed once raises
+    that limit to twice its size. The block itself is never touched, and other libraries do not mind.
+    """
+    torch.empty(1 << 24, dtype=torch.uint8, device="cpu")
+
+
+# -- what runs in a kernel -----------------------------------------------------------------------------
+
+
+def draw_weights(weight: Tensor, mean: Tensor, sd: Tensor, noise: Noise) -> None:
+    """theta = mean + sd * eps, written into the module."""
+    weight.copy_(torch.addcmul(mean, sd, numbers(noise, mean)))
+
+
+def exchange_mean(weight: Tensor, mean: Tensor) -> None:
+    """The mean goes into the module, and theta - mean to where it was."""
+    apart = weight - mean
+    weight.copy_(mean)
+    mean.copy_(apart)
+
+
+def collect_draw(
+    sum_g: Tensor, sum_xg: Tensor, sum_e: Tensor, sum_ee: Tensor, g: Tensor, noise: Noise
+) -> None:
+    """Add a draw to the running sums of a step with several draws."""
+    eps = numbers(noise, g)
+    sum_g.add_(g)
+    sum_xg.addcmul_(eps, g)
+    sum_e.add_(eps)
+    sum_ee.addcmul_(eps, eps)
+
+
+@functools.cache
+def update_kernel(rule: Function, states: int, given: str, decays: bool) -> Function:
+    """A pure rule as an update in place.
+
+    The rule is `rule(mean, *other states, prior_mean, draws, options)`, or with given="as is" takes anything
+    between its states and the options. It returns the new states and its terms. The update is
+        update(weight, mean, *other states, [towards, share,] prior_mean, what is given, options)
+    where `weight` is the module's own flat tensor, into which the new mean is written, or None.
+
+    Arguments:
+        states: how many state tensors the rule has, the mean included; some may be None.
+        given: "noise": a gradient and the noise of its draw; "kept": a gradient, `mean` holding theta - mean
+            and the module the mean; "drawn": a gradient, the module holding theta; "sums": the four averages
+            of `Draws`; "as is".
+        decays: the mean also decays, m <- m + move(m) - share (m - towards), as in AdamW.
+    """
+
+    def update(weight: Tensor | None, mean: Tensor, *args: Any) -> Any:
+        others, rest, o = args[: states - 1], list(args[states - 1 : -1]), args[-1]
+        if decays:
+            towards, share, *rest = rest
+        m = weight if given == "kept" else mean
+        if given == "as is":
+            new, terms = rule(m, *others, *rest, o)
+        else:
+            prior_mean, *seen = rest
+            if given == "sums":
+                draws = Draws(*seen)
+            elif given == "noise":
+                draws = Draws.of_one(seen[0], numbers(seen[1], seen[0]))
+            else:  # eps = (theta - mean)/sd, ten times cheaper than making it again
+                assert weight is not None
+                apart = mean if given == "kept" else weight - mean
+                draws = Draws.of_one(seen[0], apart / others[0])
+            new, terms = rule(m, *others, prior_mean, draws, o)
+        moved = new[0] - share * (m - towards) if decays else new[0]
+        for old, value in zip((mean, *others), (moved, *new[1:]), strict=True):
+            if old is not None:
+                old.copy_(value)
+        if weight is not None:
+            weight.copy_(moved)
+        return terms
+
+    update.__name__ = f"{rule.__name__}_{given.replace(' ', '_')}{'_decaying' if decays else ''}"
+    return update

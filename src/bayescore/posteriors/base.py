@@ -1,0 +1,360 @@
+"""What every posterior over a network's weights does: predict, give single draws, be saved and loaded.
+
+`Posterior` is the interface. Most kinds (a Gaussian, a set of draws, ...) are a `WeightPosterior`: they
+supply draw number i of the weights, `draw(seed, i)`, and share the rest. A draw is copied into the module's
+own tensors, the module is run in eval mode without gradients, and its tensors are put back. What is not
+random (frozen weights, buffers such as BatchNorm's running statistics) is kept as it was when the posterior
+was made. BatchNorm's running statistics are those of training under drawn weights; `recalibrate=` estimates
+them anew for every draw.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from bayescore.checks import check_count
+from bayescore.posteriors.forward import (
+    DRAWS_AT_ONCE,
+    CachedForward,
+    batched_outputs,
+    can_batch,
+    copy_into,
+    own_tensors,
+    random_layer,
+    recalibrate_batchnorm,
+)
+from bayescore.posteriors.inputs import Inputs
+from bayescore.posteriors.likelihoods import Likelihood, as_likelihood, frozen
+from bayescore.posteriors.prediction import prediction_from_outputs
+from bayescore.posteriors.storage import PosteriorFile, likelihood_header
+from bayescore.posteriors.wrappers import matched, without_parallel
+from bayescore.rng import generator
+
+__all__ = [
+    "Posterior",
+    "WeightPosterior",
+    "Weights",
+    "check_request",
+    "draw_generator",
+    "restored_on_failure",
+    "unpack_posterior",
+]
+
+Weights = dict[str, Tensor]
+
+#: every kind of posterior, by the name that it has in files
+KINDS: dict[str, type[Posterior]] = {}
+
+
+class Posterior(ABC):
+    """A random network. What its outputs mean is the `likelihood`."""
+
+    #: name in saved files
+    kind: ClassVar[str]
+    likelihood: Likelihood
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            KINDS.setdefault(cls.kind, cls)
+
+    @abstractmethod
+    def predict(
+        self,
+        x: Any,
+        draws: int = 30,
+        *,
+        seed: int = 0,
+        batch_size: int | None = None,
+        recalibrate: Iterable[Any] | None = None,
+    ) -> Any:
+        """Predict from `draws` draws of the network.
+
+        Arguments:
+            x: the module's inputs, with one first dimension: a tensor, a tuple or list of tensors for
+                `module(*x)`, or a mapping of names to tensors for `module(**x)`. The module returns a tensor,
+                or an object whose `.logits` are taken.
+            draws: how many.
+            seed: of the draws; the same seed gives the same prediction, whatever the batch size.
+            batch_size: rows per forward pass; by default 1,000, which bounds the memory of activations (for
+                Laplace as many as 256 MB of Jacobians or covariances allow).
+            recalibrate: batches (inputs, or tuples that begin with them) from which BatchNorm's statistics
+                are estimated anew for every draw.
+
+        The memory that predictions of classes need does not grow with `draws`; those of values keep the
+        outputs of every draw, because quantiles need them.
+        """
+
+    @abstractmethod
+    def sample_(self, seed: int = 0) -> AbstractContextManager[nn.Module]:
+        """The module as one draw, for the length of the block."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the posterior to one safetensors file, complete or not at all."""
+        PosteriorFile(Path(path), *self.pack()).write()
+
+    @staticmethod
+    def load(
+        path: str | os.PathLike[str],
+        model: nn.Module | Sequence[nn.Module],
+        likelihood: Callable[[Any, Any], Tensor] | None = None,
+    ) -> Posterior:
+        """Read a saved posterior into `model`, whose weights become the posterior's centre.
+
+        Members of an ensemble may share one module; for members of different architectures give one each.
+        `likelihood` is needed only where it was a callable, which a file cannot hold.
+        """
+        file = PosteriorFile.read(Path(path))
+        with restored_on_failure(*([model] if isinstance(model, nn.Module) else model)):
+            return unpack_posterior(file, model, likelihood)
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Header and tensors of the file, as `storage` describes them."""
+        raise TypeError(f"a {type(self).__name__} cannot be saved")
+
+    @classmethod
+    def unpack(cls, file: PosteriorFile, model: Any, likelihood: Any) -> Posterior:  # noqa: ARG003
+        """The posterior from what `pack` returned, in `model`, whose weights become its centre."""
+        raise TypeError(f"a {cls.__name__} cannot be loaded")
+
+
+def unpack_posterior(file: PosteriorFile, model: Any, likelihood: Any) -> Posterior:
+    """The posterior in a file, of the kind that its header names."""
+    try:
+        kind = KINDS[file.header["kind"]]
+    except (KeyError, TypeError) as error:
+        raise file.unreadable(error) from error
+    return kind.unpack(file, model, likelihood)
+
+
+def check_request(x: Any, draws: int, batch_size: int | None) -> Inputs:
+    """The inputs of a prediction, after they and the counts have been checked."""
+    check_count("draws", draws)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+    return Inputs.of(x)
+
+
+class WeightPosterior(Posterior):
+    """Weights of `model` as random variables.
+
+    Arguments:
+        model: the module; its own tensors are left as they are.
+        names: the parameters that are random.
+        likelihood: what the outputs mean: a name, a `Likelihood`, or a callable mean negative log-likelihood.
+            What it has learned is copied.
+    """
+
+    #: the saved tensors of a parameter, and how many dimensions each has before those of the parameter
+    leading: ClassVar[dict[str, int]]
+    #: all draws are the same, so that one is enough
+    deterministic: ClassVar[bool] = False
+    #: a draw consists of weights and nothing else
+    weights_only: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Iterable[str],
+        likelihood: str | Likelihood | Callable[[Any, Any], Tensor],
+    ) -> None:
+        self.model = model
+        self.likelihood = frozen(as_likelihood(likelihood))
+        parameters = dict(model.named_parameters())
+        random = set(names)
+        unknown = random - set(parameters)
+        if unknown:
+            raise ValueError(
+                f"the model has no parameter {min(unknown)!r}; it has {', '.join(list(parameters)[:5])}, ..."
+            )
+        self.names = [name for name in parameters if name in random]  # in the model's order, as in a draw
+        self.fixed = {
+            name: value.detach().clone() for name, value in own_tensors(model).items() if name not in random
+        }
+
+    # -- what a kind of posterior adds -----------------------------------------------------------------
+
+    @abstractmethod
+    def draw(self, seed: int, index: int) -> Weights:
+        """Draw number `index` of the random stream `seed`."""
+
+    @abstractmethod
+    def tensors(self) -> Weights:
+        """Everything that is saved, under "<what>.<parameter>", where <what> is a key of `leading`."""
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood) -> Self:
+        """The posterior from saved tensors, by what they are and by parameter."""
+
+    def config(self) -> dict[str, Any]:
+        """Further arguments of `rebuild`, as JSON types."""
+        return {}
+
+    def centre(self) -> Weights:
+        """The weights that stand for the posterior where one set is needed."""
+        return self.draw(0, 0)
+
+    def transform(self, outputs: Tensor) -> Tensor:
+        """The module's outputs as the likelihood takes them."""
+        return outputs
+
+    # -- draws in the module ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _in_eval_mode(self) -> Iterator[dict[str, Tensor]]:
+        """The module's own tensors, in eval mode and with the fixed ones set; all is put back afterwards."""
+        own = own_tensors(self.model)
+        before = {name: value.detach().clone() for name, value in own.items()}
+        modes = [(module, module.training) for module in self.model.modules()]
+        try:
+            self.model.eval()
+            copy_into(own, self.fixed)
+            yield own
+        finally:
+            copy_into(own, before)
+            for module, mode in modes:
+                module.training = mode
+
+    @contextmanager
+    def _as_draw(self, own: dict[str, Tensor], seed: int, index: int) -> Iterator[None]:
+        """The module as draw number `index`, for the length of the block."""
+        copy_into(own, self.draw(seed, index))
+        yield
+
+    @contextmanager
+    def sample_(self, seed: int = 0) -> Iterator[nn.Module]:
+        """The module as one draw, for the length of the block."""
+        with self._in_eval_mode() as own, self._as_draw(own, seed, 0):
+            yield self.model
+
+    @contextmanager
+    def mean_(self) -> Iterator[nn.Module]:
+        """The module with the centre of the posterior, for the length of the block."""
+        with self._in_eval_mode() as own:
+            copy_into(own, self.centre())
+            yield self.model
+
+    def write_centre(self) -> None:
+        """Write the centre of the posterior and the fixed tensors into the module, for good."""
+        copy_into(own_tensors(self.model), {**self.fixed, **self.centre()})
+
+    # -- prediction ------------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        x: Any,
+        draws: int = 30,
+        *,
+        seed: int = 0,
+        batch_size: int | None = None,
+        recalibrate: Iterable[Any] | None = None,
+    ) -> Any:
+        """As `Posterior.predict`."""
+        inputs = check_request(x, draws, batch_size)
+        batches = None if recalibrate is None else list(recalibrate)
+        count = 1 if self.deterministic else draws
+        with closing(self.outputs(inputs, count, seed, batch_size, batches)) as outputs:
+            return prediction_from_outputs(outputs, self.likelihood)
+
+    @torch.no_grad()
+    def outputs(
+        self,
+        inputs: Inputs,
+        draws: int,
+        seed: int = 0,
+        batch_size: int | None = None,
+        batches: list[Any] | None = None,
+    ) -> Generator[Tensor, None, None]:
+        """The outputs (n, ...) of one draw after the other, in float32 or float64."""
+        chunks = inputs.chunks(batch_size)
+        only_weights_change = draws > 1 and batches is None and self.weights_only
+        together = only_weights_change and can_batch(self.model, len(chunks[0]))
+        layer = random_layer(self.model, self.names) if only_weights_change else None
+        forward = CachedForward(without_parallel(self.model), chunks, layer)
+        with self._in_eval_mode() as own:
+            for first in range(0, draws, DRAWS_AT_ONCE if together else 1):
+                if together:
+                    group = [self.draw(seed, i) for i in range(first, min(first + DRAWS_AT_ONCE, draws))]
+                    rows = [batched_outputs(self.model, group, forward.on_device(c)) for c in chunks]
+                    yield from (self.transform(out) for out in _join(rows, 1))
+                    continue
+                with self._as_draw(own, seed, first):
+                    if batches is not None:
+                        recalibrate_batchnorm(forward.model, batches, forward.device)
+                    yield self.transform(_join(forward(), 0))
+
+    # -- file ------------------------------------------------------------------------------------------
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        header = {
+            "kind": self.kind,
+            "config": self.config(),
+            "likelihood": likelihood_header(self.likelihood),
+            "shapes": {name: list(value.shape) for name, value in own_tensors(self.model).items()},
+        }
+        tensors = {f"random.{name}": value for name, value in self.tensors().items()}
+        tensors |= {f"fixed.{name}": value for name, value in self.fixed.items()}
+        tensors |= {f"likelihood.{name}": value for name, value in self.likelihood.state_dict().items()}
+        return header, tensors
+
+    @classmethod
+    def unpack(cls, file: PosteriorFile, model: Any, likelihood: Any) -> Self:
+        try:
+            config = dict(file.header.get("config", {}))
+            shapes = {name: tuple(shape) for name, shape in file.header["shapes"].items()}
+            like = file.likelihood(likelihood)
+        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise file.unreadable(error) from error
+        own = own_tensors(model)
+        here = matched(shapes, own)  # the module may be wrapped otherwise than when it was saved
+        shapes = {here[name]: shape for name, shape in shapes.items()}
+        file.check_model(shapes, own)
+        device = next(model.parameters()).device
+        fixed = {here.get(name, name): value for name, value in file.tensors_under("fixed").items()}
+        random: dict[str, Weights] = {}
+        for key, value in file.tensors_under("random").items():
+            what, _, name = key.partition(".")
+            known = here.get(name, name) if what in cls.leading else name
+            random.setdefault(what, {})[known] = value.to(device)
+        file.check_tensors(shapes, random, fixed, cls.leading)
+        copy_into(own, fixed)
+        try:
+            posterior = cls.rebuild(model, random, like.to(device), **config)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            raise file.unreadable(error) from error
+        copy_into(own, posterior.centre())
+        return posterior
+
+
+def draw_generator(seed: int, index: int, device: torch.device) -> torch.Generator:
+    """The random stream of draw number `index`: it does not depend on how many other draws are made."""
+    return generator((seed * 1_000_003 + index) % 2**63, device)
+
+
+def _join(chunks: list[Tensor], dim: int) -> Tensor:
+    """The outputs of all rows, in float32 or float64."""
+    out = chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim)
+    return out if out.dtype == torch.float64 else out.float()
+
+
+@contextmanager
+def restored_on_failure(*modules: nn.Module) -> Iterator[None]:
+    """Put the modules' tensors back to their present values if the block raises."""
+    own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    before = [tensor.detach().clone() for tensor in own]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for tensor, value in zip(own, before, strict=True):
+                tensor.copy_(value)
+        raise

@@ -1,0 +1,41 @@
+"""Adam and SGD with momentum.
+
+    Adam:  a <- b1 a + (1 - b1) g,   b <- b2 b + (1 - b2) g^2                                          (1)
+           x <- x - eta/(1 - b1^k) a / d,   d = sqrt(b/(1 - b2^k)) + f                                 (2)
+    SGD:   a <- mu a + g,   x <- x - eta a                                                             (3)
+
+b1 = 0.9, b2 = 0.999, and k counts the steps from 1. f > 0 is a floor with the units of g: where the gradient
+has died away, Adam alone would still take steps of size eta. Plain Adam has f = 1e-8.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["B1", "B2", "EPSILON", "adam", "corrections", "sgd"]
+
+B1, B2, EPSILON = 0.9, 0.999, 1e-8
+
+
+def corrections(k: int) -> tuple[float, float]:
+    """1/(1 - b1^k) and 1/sqrt(1 - b2^k)."""
+    return 1 / (1 - B1**k), (1 - B2**k) ** -0.5
+
+
+def adam(
+    first: Tensor,
+    second: Tensor,
+    g: Tensor,
+    correction: float | Tensor,
+    floor: float | Tensor = EPSILON,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(1), and the divisor d of (2), given the second of the `corrections`."""
+    first = torch.lerp(first, g, 1 - B1)
+    second = torch.mul(second, B2).addcmul_(g, g, value=1 - B2)
+    return first, second, second.sqrt().mul_(correction).add_(floor)
+
+
+def sgd(velocity: Tensor, g: Tensor, momentum: float | Tensor) -> Tensor:
+    """(3): the new velocity."""
+    return momentum * velocity + g

@@ -1,0 +1,168 @@
+"""Files: whole or not at all, private while they are written, and readable only as what they are."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from bayescore.io import read_tensors, replacing, write_bytes, write_tensors
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_when_the_block_has_ended(tmp_path):
+    path = tmp_path / "file"
+    with replacing(path) as part:
+        part.write_text("new")
+        assert not path.exists()
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail():
+        with replacing(path) as part:
+            part.write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_file_that_cannot_be_moved_leaves_nothing_behind(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        write_bytes(tmp_path / "folder", b"content")
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to save file in; make it"):
+        write_bytes(tmp_path / "nowhere" / "file", b"content")
+
+
+@pytest.mark.parametrize("name", ["file.tmp", "file.part", ".file.tmp", "file~", ".bayescore-file", "file"])
+def test_a_planted_link_is_not_followed(tmp_path, name):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+    write_bytes(folder / "file", b"content")
+    assert victim.read_text() == "mine"
+    assert (folder / "file").read_bytes() == b"content"
+    assert not (folder / "file").is_symlink()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_the_file_is_written_where_only_its_owner_can_go(tmp_path):
+    with replacing(tmp_path / "file") as part:
+        part.write_text("content")
+        assert part.parent.parent == tmp_path  # the same file system: the move is one step
+        assert stat.S_IMODE(part.parent.stat().st_mode) == 0o700
+    with replacing(tmp_path / "file") as again:
+        again.write_text("content")
+    assert again.parent != part.parent
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_are_those_of_any_new_file(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_bytes(tmp_path / "file", b"content")
+        write_tensors(tmp_path / "tensors", {}, {"x": torch.ones(2)})
+        (tmp_path / "plain").write_text("content")
+    finally:
+        os.umask(before)
+    for name in ("file", "tensors", "plain"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+
+
+def test_writers_of_one_file_never_fail_and_a_reader_sees_whole_contents(tmp_path):
+    path = tmp_path / "file"
+    contents = [bytes([number]) * 50_000 for number in range(2)]
+    problems: list[BaseException] = []
+    path.write_bytes(contents[0])
+
+    def write(content):
+        try:
+            for _ in range(60):
+                write_bytes(path, content)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    seen = set()
+    while any(thread.is_alive() for thread in threads):
+        seen.add(path.read_bytes())
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert seen <= set(contents)
+    assert path.read_bytes() in contents
+    assert names(tmp_path) == ["file"]
+
+
+def test_tensors_and_header_come_back_as_they_were(tmp_path):
+    header = {"format": "toy", "version": 3, "names": ["a", "é"], "nested": {"x": None, "y": 0.1}}
+    tensors = {
+        "double": torch.randn(3, 4, dtype=torch.float64),
+        "half": torch.randn(5).bfloat16(),
+        "bytes": torch.arange(7, dtype=torch.uint8),
+        "transposed": torch.arange(6.0).reshape(2, 3).T,
+        "empty": torch.zeros(0, 2),
+        "scalar": torch.tensor(2.5),
+        "needs gradient": torch.ones(2, requires_grad=True),
+    }
+    shared = tensors["double"][0]
+    write_tensors(tmp_path / "file", header, {**tensors, "shared": shared})
+    found, read = read_tensors(tmp_path / "file", "toy")
+    assert found == header
+    assert read.keys() == {*tensors, "shared"}
+    for name, tensor in {**tensors, "shared": shared}.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_header_that_is_no_json_is_refused_before_anything_is_written(tmp_path, number):
+    with pytest.raises(ValueError, match="JSON"):
+        write_tensors(tmp_path / "file", {"format": "toy", "loss": number}, {})
+    assert names(tmp_path) == []
+
+
+def test_another_format_is_refused(tmp_path):
+    write_tensors(tmp_path / "file", {"format": "toy"}, {"x": torch.ones(2)})
+    with pytest.raises(ValueError, match="its format is 'toy', not 'other'"):
+        read_tensors(tmp_path / "file", "other")
+    write_tensors(tmp_path / "bare", {}, {"x": torch.ones(2)})
+    with pytest.raises(ValueError, match="its format is None, not 'toy'"):
+        read_tensors(tmp_path / "bare", "toy")
+
+
+def test_a_header_that_is_no_object_is_refused(tmp_path):
+    save_file({"x": torch.ones(2)}, tmp_path / "file", {"json": "[1, 2]"})
+    with pytest.raises(ValueError, match="its header is a list, not an object"):
+        read_tensors(tmp_path / "file", "toy")
+
+
+def test_a_safetensors_file_of_another_program_is_refused(tmp_path):
+    save_file({"x": torch.ones(2)}, tmp_path / "file")
+    with pytest.raises(ValueError, match="it has no JSON header"):
+        read_tensors(tmp_path / "file", "toy")
