@@ -24,7 +24,7 @@ def how_it_ended(fit: bnn.NetworkFit) -> str:
 
 METHODS: dict[str, dict[str, Any]] = {
     "proximal": {},
-    "advi": {"samples": 2},
+    "advi": {"draws": 2},
     "sgld": {"burn_in": 4, "thin": 2, "lr": 0.05},
     "plain": {"lr": 1e-2},
     "dropout": {"p": 0.2},

@@ -58,7 +58,7 @@ def test_state_is_counted_in_copies_of_the_weights():
     assert state["sgd"] == 0
     assert state["adamw"] == state["adamw-fused"] == 2
     assert state["proximal"] >= 2
-    assert state["proximal"] <= state["proximal-gradient"]
+    assert state["proximal"] <= state["descent"]
     momentum = bs.nn.memory_estimate(model, "sgd", (4, 20), momentum=0.9)
     assert momentum.state == one
 

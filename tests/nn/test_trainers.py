@@ -89,10 +89,10 @@ def by_hand(make: Callable[..., Shell], steps: int, draws: int) -> Shell:
 def test_a_trainer_with_closures_takes_the_same_steps_as_a_loop(shell: str) -> None:
     draws = 2 if shell in ("exact", "bam") else 1
     model = CASE.module()
-    opt = SHELLS[shell](model.parameters(), 50, samples=draws)
+    opt = SHELLS[shell](model.parameters(), 50, draws=draws)
     trainer = ClosureTrainer(model, opt, CASE)
     trainer.fit(4)
-    hand = by_hand(lambda p, n: SHELLS[shell](p, n, samples=draws), 4, draws)
+    hand = by_hand(lambda p, n: SHELLS[shell](p, n, draws=draws), 4, draws)
     assert same_state(opt, hand)
     assert all(torch.isfinite(loss) for loss in trainer.losses)
 
@@ -172,8 +172,8 @@ class TestLightning:
         assert (prediction.classes == y).float().mean() > 0.75
         assert (prediction.mutual_information > 0).all()
 
-    @pytest.mark.parametrize("samples", [1, 2])
-    def test_automatic_optimization_takes_the_steps_of_a_loop(self, samples: int) -> None:
+    @pytest.mark.parametrize("draws", [1, 2])
+    def test_automatic_optimization_takes_the_steps_of_a_loop(self, draws: int) -> None:
         import lightning
 
         class Module(lightning.LightningModule):
@@ -185,11 +185,11 @@ class TestLightning:
                 return CASE.loss(self.net, *batch)
 
             def configure_optimizers(self) -> Any:
-                return ProximalScore(self.parameters(), 50, samples=samples)
+                return ProximalScore(self.parameters(), 50, draws=draws)
 
         batches: Any = [CASE.batch(seed=i) for i in range(4)]
         trainer = self.fitted(Module(), DataLoader(batches, batch_size=None), max_epochs=1)
-        hand = by_hand(lambda p, n: ProximalScore(p, n, samples=samples), 4, samples)
+        hand = by_hand(lambda p, n: ProximalScore(p, n, draws=draws), 4, draws)
         assert same_state(trainer.optimizers[0], hand)
 
     def test_batches_in_parts_take_the_steps_of_whole_batches(

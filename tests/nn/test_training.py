@@ -18,7 +18,7 @@ from toy_problem import loader, network, rings
     ("method", "options"),
     [
         ("proximal", {}),
-        ("proximal", {"solver": "gradient", "lr": 1e-2}),
+        ("descent", {"lr": 1e-2}),
         ("advi", {"lr": 1e-2}),
         ("bam", {}),
         ("sgld", {"lr": 0.1, "burn_in": 100, "thin": 5}),

@@ -72,6 +72,6 @@ def test_every_optimizer_trains_every_network_and_resumes_bitwise(
     assert same_state(opt, resumed)
 
     likelihood = "categorical" if case.classes else "gaussian"
-    prediction = opt.posterior(model, likelihood).predict(case.batch(dtype=dtype)[0], samples=3)
+    prediction = opt.posterior(model, likelihood).predict(case.batch(dtype=dtype)[0], draws=3)
     assert torch.isfinite(prediction.mean).all()
     assert prediction.mean.shape[0] == 8

@@ -38,7 +38,7 @@ from bayescore.targets.base import Target, as_batch
 from bayescore.targets.counting import Counts
 from bayescore.targets.propriety import REMEDY, coordinate_names
 
-__all__ = ["auto", "interrupted"]
+__all__ = ["auto_fit", "interrupted"]
 
 POLISH_LR, CAREFUL_LR = 0.05, 0.02  # of the descent after BaM, and where BaM made things worse
 CLOSE_SPREAD = 0.15  # nats of spread of log Phi - log q below which q is left as it is
@@ -48,7 +48,7 @@ COMPARISON_DRAWS = 256  # over which the ELBOs of stages are compared
 OUT_OF_SIGHT = 1e6  # the coordinate of a q that followed a density without a mode
 
 
-def auto(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
+def auto_fit(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
     """Fit `target` as above, from `family` if it is given."""
     try:
         start = make_start(target, family, seed=seed, check=options.check)

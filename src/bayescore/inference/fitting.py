@@ -8,7 +8,7 @@ from typing import TypeVar, Unpack
 
 from bayescore.checks import check_count, unknown_name
 from bayescore.families.base import Family
-from bayescore.inference.auto import auto, interrupted
+from bayescore.inference.auto import auto_fit, interrupted
 from bayescore.inference.loop import Loop
 from bayescore.inference.options import FitKeywords, ResumeKeywords, RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
@@ -109,7 +109,7 @@ def _automatic(
     fits: list[Fit] = []
     for target, family, seed in zip(targets, families, seeds, strict=True):
         stopped = bool(fits) and fits[-1].outcome is Outcome.INTERRUPTED  # one Ctrl-C is for all of them
-        fits.append((interrupted if stopped else auto)(target, family, seed, options))
+        fits.append((interrupted if stopped else auto_fit)(target, family, seed, options))
     return fits
 
 

@@ -35,7 +35,7 @@ from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.factor import raw_from_factor
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
-from bayescore.methods.bam_low_rank import bam_low_rank, eigen
+from bayescore.methods.bam_low_rank import bam_low_rank_step, eigen
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.rng import Streams
 from bayescore.rules.bam import bam_step
@@ -130,7 +130,7 @@ class BaM(Method):
             new = q.replace({"mean": mean, "log_sd": sd.log()})
         else:
             assert isinstance(q, LowRankGaussian)
-            mean, log_diagonal, columns = bam_low_rank(q.mean, q.log_diagonal, q.columns, z, g, lam)
+            mean, log_diagonal, columns = bam_low_rank_step(q.mean, q.log_diagonal, q.columns, z, g, lam)
             new = q.replace({"mean": mean, "log_diagonal": log_diagonal, "columns": columns})
         return dataclasses.replace(state, family=new, step=state.step + 1), Info(mismatch)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["bam_low_rank", "eigen"]
+__all__ = ["bam_low_rank_step", "eigen"]
 
 EM_STEPS = 30
 FLOOR = 1e-9  # least psi, relative to diag(S)
@@ -27,7 +27,7 @@ def eigen(M: Tensor) -> tuple[Tensor, Tensor]:
     return l, W
 
 
-def bam_low_rank(
+def bam_low_rank_step(
     mu: Tensor, log_diagonal: Tensor, A: Tensor, z: Tensor, g: Tensor, lam: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step: the new mean (F, D), log diagonal (F, D) and columns (F, D, K)."""

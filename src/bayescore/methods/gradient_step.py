@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from bayescore.checks import check_number
-from bayescore.rules.adam import EPSILON, adam, corrections, sgd
+from bayescore.rules.adam import EPSILON, adam_moments, corrections, sgd_velocity
 
 __all__ = ["GradientStep", "Schedule", "check_schedule", "schedule_value"]
 
@@ -84,10 +84,10 @@ class GradientStep:
     ) -> tuple[Tensor, Tensor]:
         """Step number k (from 1) on x, in place; returns the new moments."""
         if self.optimizer == "sgd":
-            first = sgd(first, gradient, self.momentum)
+            first = sgd_velocity(first, gradient, self.momentum)
             x.add_(first, alpha=-eta)
             return first, second
         fade, correction = corrections(k)
-        first, second, size = adam(first, second, gradient, correction, EPSILON if floor is None else floor)
+        first, second, size = adam_moments(first, second, gradient, correction, EPSILON if floor is None else floor)
         x.addcdiv_(first, size, value=-eta * fade)
         return first, second

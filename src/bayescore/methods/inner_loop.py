@@ -18,10 +18,10 @@ from torch import Tensor
 from bayescore.families.base import Family
 from bayescore.families.matching import Matching
 
-__all__ = ["inner_loop"]
+__all__ = ["run_inner_loop"]
 
 
-def inner_loop(
+def run_inner_loop(
     q: Family,
     flat: Tensor,
     theta: Tensor,

@@ -34,7 +34,7 @@ from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.matching import Matching
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.gradient_step import GradientStep, Schedule, check_schedule, schedule_value
-from bayescore.methods.inner_loop import inner_loop
+from bayescore.methods.inner_loop import run_inner_loop
 from bayescore.rng import Streams
 from bayescore.rules.draws import Draws
 from bayescore.rules.inner import InnerOptions, inner_corrections, inner_steps
@@ -137,7 +137,7 @@ class ProximalDescent(Method):
             nonlocal first, second
             first, second = descent.apply_(flat, gradient, first, second, before + n + 1, eta, floor)
 
-        q = inner_loop(state.family, flat, theta, s, alpha, self.inner_steps, descend, prepare)
+        q = run_inner_loop(state.family, flat, theta, s, alpha, self.inner_steps, descend, prepare)
         return q, (first, second, scale)
 
     def _diagonal(

@@ -31,7 +31,7 @@ from bayescore.families.full import FullGaussian
 from bayescore.families.matching import Matching
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.gradient_step import GradientStep, Schedule, check_schedule, schedule_value
-from bayescore.methods.inner_loop import inner_loop
+from bayescore.methods.inner_loop import run_inner_loop
 from bayescore.rng import Streams
 
 __all__ = ["WhitenedDescent", "WhitenedDescentState"]
@@ -97,7 +97,7 @@ class WhitenedDescent(Method):
         flat, eta = torch.zeros_like(q.flat()), self._descent().rate(t, state.horizon)
         if self.optimizer == "normalised":
             rates = _rates(x, eta, isinstance(q, FullGaussian))
-            inner = inner_loop(
+            inner = run_inner_loop(
                 q, flat, x, s, alpha, self.inner_steps, lambda _, g: flat.addcmul_(g, rates, value=-1.0)
             )
             return inner, (state.first, state.second, state.scale)
@@ -115,7 +115,7 @@ class WhitenedDescent(Method):
             k = t * self.inner_steps + n + 1
             first, second = descent.apply_(flat, gradient, first, second, k, eta, floor)
 
-        inner = inner_loop(q, flat, x, s, alpha, self.inner_steps, descend, prepare)
+        inner = run_inner_loop(q, flat, x, s, alpha, self.inner_steps, descend, prepare)
         return inner, (first, second, scale)
 
     def init(self, family: Family, steps: int) -> WhitenedDescentState:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["B1", "B2", "EPSILON", "adam", "corrections", "sgd"]
+__all__ = ["B1", "B2", "EPSILON", "adam_moments", "corrections", "sgd_velocity"]
 
 B1, B2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -23,7 +23,7 @@ def corrections(k: int) -> tuple[float, float]:
     return 1 / (1 - B1**k), (1 - B2**k) ** -0.5
 
 
-def adam(
+def adam_moments(
     first: Tensor,
     second: Tensor,
     g: Tensor,
@@ -36,6 +36,6 @@ def adam(
     return first, second, second.sqrt().mul_(correction).add_(floor)
 
 
-def sgd(velocity: Tensor, g: Tensor, momentum: float | Tensor) -> Tensor:
+def sgd_velocity(velocity: Tensor, g: Tensor, momentum: float | Tensor) -> Tensor:
     """(3): the new velocity."""
     return momentum * velocity + g

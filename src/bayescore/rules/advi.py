@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from bayescore.rules.adam import adam
+from bayescore.rules.adam import adam_moments
 from bayescore.rules.draws import Draws
 
 __all__ = ["ADVIOptions", "advi_step"]
@@ -46,8 +46,8 @@ def advi_step(
     """
     slope = sd / o.c * draws.X + sd * sd * o.prior_precision - 1  # (2)
     pull = draws.G + o.c * o.prior_precision * (mean - prior_mean)  # (1)
-    first_m, second_m, size_m = adam(first_m, second_m, pull, o.correction)
-    first_r, second_r, size_r = adam(first_r, second_r, slope, o.correction)
+    first_m, second_m, size_m = adam_moments(first_m, second_m, pull, o.correction)
+    first_r, second_r, size_r = adam_moments(first_r, second_r, slope, o.correction)
     mean = mean - o.lr * o.fade * first_m / size_m
     sd = sd * (-o.sd_lr * o.fade * first_r / size_r).exp()
     return (mean, sd, first_m, first_r, second_m, second_r), (slope, slope * slope, size_r / o.sd_lr)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from bayescore.rules.adam import EPSILON, adam, corrections, sgd
+from bayescore.rules.adam import EPSILON, adam_moments, corrections, sgd_velocity
 from bayescore.rules.draws import Draws
 
 __all__ = ["InnerOptions", "inner_corrections", "inner_gradient", "inner_steps"]
@@ -85,13 +85,13 @@ def inner_steps(
         grad_m, grad_r = inner_gradient(m - mean, tight, sd, s1, s2, draws, o)
         if second_m is not None and second_r is not None:  # Adam
             fade, correction = o.corrections[i], o.corrections[i + 1]
-            first_m, second_m, size_m = adam(first_m, second_m, grad_m, correction, floor_m)
-            first_r, second_r, size_r = adam(first_r, second_r, grad_r, correction, floor_r)
+            first_m, second_m, size_m = adam_moments(first_m, second_m, grad_m, correction, floor_m)
+            first_r, second_r, size_r = adam_moments(first_r, second_r, grad_r, correction, floor_r)
             m = m - o.lr * fade * first_m / size_m
             tight = tight * (o.sd_lr * fade * first_r / size_r).exp()
             slow = size_r / (o.sd_lr * steep)
         else:
-            first_m, first_r = sgd(first_m, grad_m, o.momentum), sgd(first_r, grad_r, o.momentum)
+            first_m, first_r = sgd_velocity(first_m, grad_m, o.momentum), sgd_velocity(first_r, grad_r, o.momentum)
             m = m - o.lr * first_m
             tight = tight * (o.sd_lr * first_r).exp()
     return (m, 1 / tight, first_m, first_r, second_m, second_r), (slope, slope * slope, slow)
