@@ -137,10 +137,10 @@ def one_step(method: bs.methods.Method, q: Family, target: bs.targets.Target, *,
     return walk(method, q, target, seed=seed)[0]
 
 
-def first_draws(method: bs.methods.Method, q: Family, samples: int, seed: int = 0) -> Tensor:
+def first_draws(method: bs.methods.Method, q: Family, draws: int, seed: int = 0) -> Tensor:
     """The points (S, D) at which the first step asks for scores."""
     q = type(q).stack([q]).in_form(method.form)
-    return q.transform(q.noise(streams(1, seed), samples))[0]
+    return q.transform(q.noise(streams(1, seed), draws))[0]
 
 
 class Exact(bs.targets.Target):
@@ -189,32 +189,39 @@ def run_python(code: str, *words: str) -> str:
 
 #: every method with every kind of family it serves, small enough to run in a blink
 RUNS: dict[str, tuple[bs.methods.Method, str]] = {
-    "proximal full": (bs.methods.ProximalScore(inner_steps=3), "full"),
-    "proximal diagonal": (bs.methods.ProximalScore(inner_steps=3, samples=2), "diagonal"),
-    "proximal low-rank": (bs.methods.ProximalScore(inner_steps=2), "low-rank"),
-    "proximal mixture": (bs.methods.ProximalScore(inner_steps=2), "mixture"),
-    "proximal planar": (bs.methods.ProximalScore(inner_steps=2), "planar"),
-    "proximal zuko": (bs.methods.ProximalScore(inner_steps=1), "realnvp"),
-    "proximal sgd": (bs.methods.ProximalScore(optimizer="sgd", momentum=0.5, learning_rate=1e-4), "full"),
-    "proximal whitened": (bs.methods.ProximalScore(inner_steps=3, metric="covariance"), "full"),
-    "proximal whitened diagonal": (bs.methods.ProximalScore(inner_steps=3, metric="covariance"), "diagonal"),
-    "proximal clip": (bs.methods.ProximalScore(inner_steps=2, clip=2.0, samples=3), "full"),
-    "proximal reset": (bs.methods.ProximalScore(inner_steps=2, reset=True), "full"),
-    "proximal exact": (bs.methods.ProximalScore(solver="exact"), "diagonal"),
+    "whitened full": (bs.methods.WhitenedDescent(inner_steps=3), "full"),
+    "whitened diagonal": (bs.methods.WhitenedDescent(inner_steps=3, draws=2), "diagonal"),
+    "whitened adam": (bs.methods.WhitenedDescent(inner_steps=3, optimizer="adam"), "full"),
+    "whitened adam diagonal": (bs.methods.WhitenedDescent(inner_steps=3, optimizer="adam"), "diagonal"),
+    "whitened sgd": (bs.methods.WhitenedDescent(inner_steps=20, optimizer="sgd", lr=1e-4), "full"),
+    "descent full": (bs.methods.ProximalDescent(inner_steps=3), "full"),
+    "descent diagonal": (bs.methods.ProximalDescent(inner_steps=3, draws=2), "diagonal"),
+    "descent low-rank": (bs.methods.ProximalDescent(inner_steps=2), "low-rank"),
+    "descent mixture": (bs.methods.ProximalDescent(inner_steps=2), "mixture"),
+    "descent planar": (bs.methods.ProximalDescent(inner_steps=2), "planar"),
+    "descent zuko": (bs.methods.ProximalDescent(inner_steps=1), "realnvp"),
+    "descent sgd": (bs.methods.ProximalDescent(optimizer="sgd", momentum=0.5, lr=1e-4), "full"),
+    "descent sgd diagonal": (bs.methods.ProximalDescent(optimizer="sgd", momentum=0.5, lr=1e-4), "diagonal"),
+    "descent clip": (bs.methods.ProximalDescent(inner_steps=2, clip=2.0, draws=3), "full"),
+    "descent reset": (bs.methods.ProximalDescent(inner_steps=2, reset=True), "full"),
+    "ridge": (bs.methods.ProximalRidge(), "diagonal"),
+    "proximal score diagonal": (bs.methods.ProximalScore(), "diagonal"),
     "advi full": (bs.methods.ADVI(), "full"),
-    "advi stick": (bs.methods.ADVI(stick=True, samples=2), "diagonal"),
+    "advi stick": (bs.methods.ADVI(stick=True, draws=2), "diagonal"),
     "advi gumbel": (bs.methods.ADVI(), "mixture"),
     "advi stratified": (bs.methods.ADVI(mixture="stratified"), "mixture-diagonal"),
+    "advi diagonal": (bs.methods.ADVI(), "diagonal"),
     "advi low-rank": (bs.methods.ADVI(), "low-rank"),
     "advi planar": (bs.methods.ADVI(), "planar"),
     "gsm": (bs.methods.GSM(), "full"),
     "bam full": (bs.methods.BaM(), "full"),
-    "bam wide": (bs.methods.BaM(batch=5), "full"),
+    "bam wide": (bs.methods.BaM(draws=5), "full"),
     "bam diagonal": (bs.methods.BaM(), "diagonal"),
-    "bam low-rank": (bs.methods.BaM(batch=3), "low-rank"),
+    "bam low-rank": (bs.methods.BaM(draws=3), "low-rank"),
+    "paired bam diagonal": (bs.methods.PairedBaM(draws=4), "diagonal"),
     "fisher": (bs.methods.Fisher(), "full"),
     "fisher planar": (bs.methods.Fisher(), "planar"),
-    "score": (bs.methods.Score(samples=2), "full"),
+    "score": (bs.methods.Score(draws=2), "full"),
     "score low-rank": (bs.methods.Score(), "low-rank"),
 }
 

@@ -1,60 +1,64 @@
 """From the words of a config to the library's methods and optimizers: the lab makes them nowhere else.
 
 Records are matched by their configs, so a config keeps the words it was recorded with, whatever the library
-calls the same thing now. Recorded names and what they stand for:
-    proximal, low-dimensional       with solver="exact" ProximalRidge; else, on full and diagonal Gaussians
-                                    unless metric="euclidean", WhitenedDescent; else ProximalDescent
-    proximal, network               with solver="gradient" ProximalDescent, else ProximalScore
-    bam, network                    with published=True BaM, else PairedBaM
+calls the same thing later; they are translated here. In those words "proximal" is four methods:
+
+    solver="exact"                              methods.ProximalRidge, optim.ProximalScore
+    metric="covariance", or neither for a       methods.WhitenedDescent
+        full or diagonal Gaussian
+    metric="euclidean", or any other family     methods.ProximalDescent
+    solver="gradient" for a network             optim.ProximalDescent
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayescore import methods, optim
-from bayescore.families import DiagonalGaussian, Family, FullGaussian
 from bayescore.optim.base import BayesianOptimizer
 
 __all__ = ["low_dimensional_method", "network_optimizer"]
 
-_OPTIONS = {"batch": "draws", "decay": "schedule", "learning_rate": "lr", "samples": "draws"}
+_WORDS = {"learning_rate": "lr", "samples": "draws", "batch": "draws", "decay": "schedule"}
+_INNER_STEPS = 20  # N of every arm that does not say it, but for normalised descent
 
 
-def low_dimensional_method(name: str, family: type[Family] = FullGaussian, **options: Any) -> methods.Method:
-    """A method that moves a family, by the recorded name and options."""
-    named = {_OPTIONS.get(key, key): value for key, value in options.items()}
-    return _proximal(family, **named) if name == "proximal" else methods.by_name(name)(**named)
+def low_dimensional_method(name: str, *, family: str = "full", **recorded: Any) -> methods.Method:
+    """A method that moves a family, by the recorded name and options.
 
-
-def _proximal(
-    family: type[Family],
-    solver: str = "gradient",
-    metric: str | None = None,
-    optimizer: str | None = None,
-    **options: Any,
-) -> methods.Method:
+    Arguments:
+        family: which kind it moves; "proximal" without a metric depends on it.
+    """
+    options = _translated(recorded)
+    if name != "proximal":
+        return methods.by_name(name)(**options)
+    solver, metric = options.pop("solver", "gradient"), options.pop("metric", None)
     if solver == "exact":
         return methods.ProximalRidge(**options)
-    if metric == "euclidean" or not issubclass(family, FullGaussian | DiagonalGaussian):
-        return methods.ProximalDescent(optimizer=optimizer or "adam", **options)
-    if optimizer == "adam":
-        options.setdefault("inner_steps", 20)
-    return methods.WhitenedDescent(optimizer=optimizer or "normalised", **options)
+    if metric == "covariance" or (metric is None and family in ("full", "diagonal")):
+        if "optimizer" in options:
+            options.setdefault("inner_steps", _INNER_STEPS)
+        return methods.WhitenedDescent(**options)
+    return methods.ProximalDescent(**options)
 
 
-def network_optimizer(name: str, params: Iterable[Any], num_data: int, **options: Any) -> BayesianOptimizer:
+def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorded: Any) -> BayesianOptimizer:
     """An optimizer of a network's weights, by the recorded name and options."""
-    named = {_OPTIONS.get(key, key): value for key, value in options.items()}
-    kind: type[BayesianOptimizer]
-    if name == "proximal":
-        gradient = named.pop("solver", "exact") == "gradient"
-        kind = optim.ProximalDescent if gradient else optim.ProximalScore
-    elif name == "bam":
-        kind = optim.BaM if named.pop("published", False) else optim.PairedBaM
-    else:
-        kind = {"advi": optim.ADVI, "sgld": optim.SGLD}[name]
-    if kind is not optim.ProximalScore:
-        named.pop("batch_size", None)  # was taken by all, and used by this one
-    return kind(params, num_data, **named)
+    options = _translated(recorded)
+    solver, published = options.pop("solver", "exact"), options.pop("published", False)
+    kinds: dict[str, type[BayesianOptimizer]] = {
+        "proximal": optim.ProximalScore if solver == "exact" else optim.ProximalDescent,
+        "advi": optim.ADVI,
+        "bam": optim.BaM if published else optim.PairedBaM,
+        "sgld": optim.SGLD,
+    }
+    kind: Any = kinds[name]
+    if "batch_size" not in kind.options():  # an arm says it whatever its method
+        options.pop("batch_size", None)
+    optimizer: BayesianOptimizer = kind(params, num_data=num_data, **options)
+    return optimizer
+
+
+def _translated(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    return {_WORDS.get(word, word): value for word, value in recorded.items()}

@@ -26,6 +26,9 @@ __all__ = [
     "unknown_name",
 ]
 
+#: what other libraries call an option of ours
+SYNONYMS = {"learning_rate": "lr", "step_size": "lr", "samples": "draws", "num_samples": "draws"}
+
 
 def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> None:
     """Raise unless `value` ends in the given dimensions; a string stands for any size."""
@@ -64,8 +67,10 @@ def check_number(name: str, value: float, what: str = "be positive", zero: bool 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most like `word`, if any comes close."""
-    found = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.4)
-    return found[0] if found else None
+    ours = {choice: choice for choice in choices}
+    names = {other: name for other, name in SYNONYMS.items() if name in ours} | ours
+    found = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.4)
+    return names[found[0]] if found else None
 
 
 def unknown_name(kind: str, word: str, choices: Iterable[str]) -> ValueError:

@@ -26,23 +26,23 @@ def pulled(q: Family, x: torch.Tensor, c: torch.Tensor, k: float) -> torch.Tenso
 @given(
     kind=st.sampled_from(BATCHABLE),
     size=st.integers(1, 3),
-    samples=st.integers(1, 3),
+    draws=st.integers(1, 3),
     dim=st.integers(1, 5),
     seed=st.integers(0, 10_000),
 )
 @settings(max_examples=60)
 def test_the_gradient_is_that_of_the_pullback_before_and_after_a_move(
-    kind: str, size: int, samples: int, dim: int, seed: int
+    kind: str, size: int, draws: int, dim: int, seed: int
 ) -> None:
     flat, q = moving(batch(kind, size, dim, seed))
-    x, c = normal(2, size, samples, dim, seed=seed)
+    x, c = normal(2, size, draws, dim, seed=seed)
     matching = q.matching(x)
     for shift in (0.0, 0.1):
         flat += shift * normal(*flat.shape, seed=seed + 1)
-        matching.move()
+        matching.refresh()
         torch.testing.assert_close(matching.score(), q.score(x), rtol=1e-9, atol=1e-9)
         for k in (0.0, 1.7):
-            torch.testing.assert_close(matching.pull(c, k), pulled(q, x, c, k), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(matching.gradient(k, c), pulled(q, x, c, k), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["precision", "mixture-precision"])
@@ -51,21 +51,21 @@ def test_the_working_forms_have_a_prepared_gradient_of_their_own(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["precision", "mixture-precision"])
-def test_a_gradient_pulled_twice_is_the_same(kind: str) -> None:
+def test_a_gradient_asked_for_twice_is_the_same(kind: str) -> None:
     """The floor and the first inner step ask at the same parameters."""
     _, q = moving(batch(kind, 2))
     x, c = normal(2, 2, 3, 3)
     matching = q.matching(x)
-    first = matching.pull(c, 0.5).clone()
-    matching.pull(torch.zeros_like(c), 2.0)
-    assert torch.equal(matching.pull(c, 0.5), first)
+    first = matching.gradient(0.5, c).clone()
+    matching.gradient(2.0, torch.zeros_like(c))
+    assert torch.equal(matching.gradient(0.5, c), first)
 
 
 def test_what_lies_above_the_diagonal_neither_counts_nor_moves() -> None:
     one = family("precision")
     junk = one.replace({**one.parameters(), "raw": one.parameters()["raw"] + 5 * torch.ones(3, 3).triu(1)})
     x, c = normal(2, 1, 2, 3)
-    clean, dirty = (FullGaussian.stack([q]).matching(x).pull(c, 0.5) for q in (one, junk))
+    clean, dirty = (FullGaussian.stack([q]).matching(x).gradient(0.5, c) for q in (one, junk))
     assert torch.equal(clean, dirty)
     assert not dirty[:, 3:].unflatten(-1, (3, 3)).triu(1).any()
 
@@ -74,7 +74,7 @@ def test_what_lies_above_the_diagonal_neither_counts_nor_moves() -> None:
 def test_members_of_a_batch_do_not_mix(kind: str) -> None:
     q = batch(kind, 5)
     x, c = normal(2, 5, 1, 3)
-    together = q.matching(x).pull(c, 0.5)
+    together = q.matching(x).gradient(0.5, c)
     for i in range(5):
-        alone = type(q).stack([q[i]]).matching(x[i : i + 1]).pull(c[i : i + 1], 0.5)
+        alone = type(q).stack([q[i]]).matching(x[i : i + 1]).gradient(0.5, c[i : i + 1])
         assert torch.equal(alone[0], together[i])

@@ -1,4 +1,4 @@
-"""BaM: the closed form solves the problem it stands for, in every family and at every batch size."""
+"""BaM: the closed form solves the problem it stands for, in every family and with any number of draws."""
 
 from __future__ import annotations
 
@@ -109,13 +109,11 @@ def test_the_diagonal_step_is_a_stationary_point_and_the_positive_root(
 ) -> None:
     q = family("diagonal", dim, seed)
     z, g = draws(q, size, seed)
-    mean, log_sd = (
+    mean, sd = (
         v[0]
-        for v in bam_diagonal(
-            q.mean[None], q.log_sd[None], z[None], g[None], torch.full((1, 1), lam, dtype=F64)
-        )
+        for v in bam_diagonal(q.mean[None], q.sd[None], z[None], g[None], torch.full((1, 1), lam, dtype=F64))
     )
-    s = (2 * log_sd).exp()
+    s, log_sd = sd.square(), sd.log()
     a = g.var(0, correction=0) + g.mean(0).square() / (1 + lam)
     c = z.var(0, correction=0) + (2 * q.log_sd).exp() / lam + (q.mean - z.mean(0)).square() / (1 + lam)
     torch.testing.assert_close(a * s.square() + s / lam, c, rtol=1e-9, atol=1e-12)
@@ -139,7 +137,7 @@ def test_no_score_makes_the_covariance_indefinite(
     kind: str, dim: int, size: int, seed: int, magnitude: float
 ) -> None:
     scores = magnitude * normal(size, dim, seed=seed)
-    q = one_step(BaM(batch=size), family(kind, dim, seed), ScoreFunction(lambda x: scores, dim))
+    q = one_step(BaM(draws=size), family(kind, dim, seed), ScoreFunction(lambda x: scores, dim))
     assert q.flat().isfinite().all()
     assert q.entropy().isfinite()
 
@@ -158,7 +156,7 @@ def test_steps_do_not_depend_on_the_units_of_the_coordinates(kind: str, magnitud
     else:
         shift = 2 * torch.tensor(magnitude, dtype=F64).log()
         scaled = LowRankGaussian(magnitude * q.mean, q.log_diagonal + shift, magnitude * q.columns)
-    a, b = one_step(BaM(batch=3), q, target), one_step(BaM(batch=3), scaled, scaled_target)
+    a, b = one_step(BaM(draws=3), q, target), one_step(BaM(draws=3), scaled, scaled_target)
     torch.testing.assert_close(b.mean / magnitude, a.mean, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(b.covariance / magnitude**2, a.covariance, rtol=1e-7, atol=1e-7)
 
@@ -170,7 +168,7 @@ def test_named_schedules_are_their_formulas() -> None:
     q, target = gaussian(3), Gaussian(normal(3), torch.eye(3, dtype=F64))
 
     def after(rule: object) -> torch.Tensor:
-        return walk(BaM(batch=4, regularisation=rule), q, target, steps=4).flat()
+        return walk(BaM(draws=4, regularisation=rule), q, target, steps=4).flat()
 
     assert torch.equal(after("constant"), after(lambda t, B, D: B * D))
     assert torch.equal(after("constant"), after(12.0))
@@ -178,10 +176,10 @@ def test_named_schedules_are_their_formulas() -> None:
     assert torch.equal(after("plateau"), after("constant")), "the default holds B D while the mismatch falls"
 
 
-def test_a_callable_schedule_is_asked_once_per_step_with_step_batch_and_dimension() -> None:
+def test_a_callable_schedule_is_asked_once_per_step_with_step_draws_and_dimension() -> None:
     asked = []
     rule = lambda t, B, D: asked.append((t, B, D)) or 1.0  # noqa: E731
-    walk(BaM(batch=4, regularisation=rule), gaussian(3), Gaussian.random(3), steps=3)
+    walk(BaM(draws=4, regularisation=rule), gaussian(3), Gaussian.random(3), steps=3)
     assert asked == [(0, 4, 3), (1, 4, 3), (2, 4, 3)]
 
 
@@ -198,7 +196,7 @@ def test_the_default_schedule_decays_after_a_plateau_and_then_beats_the_constant
         fits = fit_many(
             NoisyScore(target, 0.3),
             FullGaussian.init(3),
-            BaM(batch=4, regularisation=rule),
+            BaM(draws=4, regularisation=rule),
             steps=600,
             seeds=range(8),
             record_every=600,
@@ -224,7 +222,7 @@ def test_the_default_schedule_does_not_decay_before_it_has_arrived() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
-        ({"batch": 1}, ValueError, "batch must be at least 2; got 1"),
+        ({"draws": 1}, ValueError, "draws must be at least 2; got 1"),
         ({"regularisation": "slow"}, ValueError, "'plateau', 'constant', 'decay'.*got 'slow'"),
         ({"regularisation": 0.0}, ValueError, "regularisation must be positive; got 0"),
         ({"regularisation": -1.0}, ValueError, "regularisation must be positive; got -1"),

@@ -14,7 +14,7 @@ from bayescore.targets import Banana, Gaussian, MiniBatchPosterior, NoisyScore, 
 from bayescore.targets import GaussianMixture as MixtureTarget
 from cases import F64, family, gaussian, kl, normal, one_step, streams, walk, z_score
 
-SGD = {"optimizer": "sgd", "learning_rate": 1.0, "decay": "constant"}
+SGD = {"optimizer": "sgd", "lr": 1.0, "schedule": "constant"}
 TARGET = Gaussian(normal(3), gaussian(3, 77).covariance)
 
 
@@ -53,7 +53,7 @@ def test_advi_follows_the_gradient_of_the_elbo(kind: str, stick: bool) -> None:
 def test_advi_needs_scores_alone(stick: bool) -> None:
     """On the same target without its density it takes the same steps."""
     blind = ScoreFunction(lambda x: TARGET.score(x), 3)
-    q, method = family("full"), ADVI(stick=stick, samples=2)
+    q, method = family("full"), ADVI(stick=stick, draws=2)
     a, b = walk(method, q, TARGET, steps=3), walk(method, q, blind, steps=3)
     assert torch.equal(a.flat(), b.flat())
 
@@ -93,18 +93,18 @@ def test_the_stratified_estimator_follows_the_gradient_of_the_elbo_of_a_mixture(
     )
 
 
-@pytest.mark.parametrize("samples", [1, 4])
-def test_the_gumbel_estimator_is_close_to_the_gradient_of_the_elbo_of_a_mixture(samples: int) -> None:
+@pytest.mark.parametrize("draws", [1, 4])
+def test_the_gumbel_estimator_is_close_to_the_gradient_of_the_elbo_of_a_mixture(draws: int) -> None:
     """The relaxation is biased; at temperature 0.05 it points the right way."""
     q, target = line_mixture()
-    drawn = gradients(ADVI(mixture="gumbel", samples=samples, **SGD), q, target, n=40_000).mean(0)
+    drawn = gradients(ADVI(mixture="gumbel", draws=draws, **SGD), q, target, n=40_000).mean(0)
     exact = exact_gradient(q, lambda moved: line_elbo(moved, target))
     assert torch.nn.functional.cosine_similarity(drawn, exact, dim=0) > 0.9
 
 
-def test_more_samples_give_the_mean_of_their_gradients() -> None:
+def test_more_draws_give_the_mean_of_their_gradients() -> None:
     q = family("full")
-    one, four = (gradients(ADVI(samples=n, **SGD), q, TARGET, 4000).var(0) for n in (1, 4))
+    one, four = (gradients(ADVI(draws=n, **SGD), q, TARGET, 4000).var(0) for n in (1, 4))
     moving = one > 1e-8
     assert ((one / four)[moving].log() - math.log(4)).abs().max() < 0.5
 
@@ -182,12 +182,12 @@ def test_score_divergences_differentiate_through_the_hessian_of_the_target(metho
 @pytest.mark.parametrize(
     ("make", "error", "sentence"),
     [
-        (lambda: ADVI(samples=0), ValueError, "samples must be at least 1; got 0"),
+        (lambda: ADVI(draws=0), ValueError, "draws must be at least 1; got 0"),
         (lambda: ADVI(mixture="reinforce"), ValueError, "'gumbel' or 'stratified'; got 'reinforce'"),
         (lambda: ADVI(temperature=0.0), ValueError, "temperature must be positive; got 0.0"),
         (lambda: ADVI(temperature=float("nan")), ValueError, "temperature.*nan"),
-        (lambda: ADVI(learning_rate=-1), ValueError, "learning_rate must be positive; got -1"),
-        (lambda: Fisher(samples=0), ValueError, "samples must be at least 1; got 0"),
+        (lambda: ADVI(lr=-1), ValueError, "lr must be positive; got -1"),
+        (lambda: Fisher(draws=0), ValueError, "draws must be at least 1; got 0"),
         (lambda: Score(optimizer="newton"), ValueError, "optimizer must be 'adam' or 'sgd'; got 'newton'"),
     ],
 )

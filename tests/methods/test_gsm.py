@@ -61,7 +61,7 @@ def test_it_is_batch_and_match_of_one_draw_without_regularisation(dim: int, seed
     torch.testing.assert_close(bam_mean, mean, rtol=1e-4, atol=1e-4)
 
 
-def test_a_batch_averages_the_updates_of_its_draws() -> None:
+def test_several_draws_average_their_updates() -> None:
     q = gaussian(3)
     z, g = q.sample(4, seed=1)[None], normal(1, 4, 3)
     mean, V = gsm_update(q.mean[None], q.covariance[None], z, g)
@@ -74,7 +74,7 @@ def test_a_batch_averages_the_updates_of_its_draws() -> None:
 @settings(max_examples=40)
 def test_no_score_makes_the_covariance_indefinite(dim: int, seed: int, size: float) -> None:
     scores = size * normal(3, dim, seed=seed)
-    q = one_step(GSM(batch=3), family("full", dim, seed), ScoreFunction(lambda x: scores, dim))
+    q = one_step(GSM(draws=3), family("full", dim, seed), ScoreFunction(lambda x: scores, dim))
     assert q.flat().isfinite().all()
     assert (q.factor.diagonal() > 0).all()
 
@@ -89,5 +89,5 @@ def test_a_step_that_overflows_is_dropped_whole(size: float) -> None:
 def test_it_arrives_from_a_far_start() -> None:
     target = Gaussian(normal(3), covariance(3))
     q = FullGaussian.init(3, mean=torch.full((3,), 10.0, dtype=F64))
-    after = walk(GSM(batch=4), q, target, steps=100)[0]
+    after = walk(GSM(draws=4), q, target, steps=100)[0]
     assert (after.mean - target.mean).norm() < 0.1 * (q.mean - target.mean).norm()

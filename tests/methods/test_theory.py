@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bayescore.families import Family, FullGaussian
-from bayescore.methods import ProximalScore
-from bayescore.methods.ridge import proximal_ridge
+from bayescore.methods import ProximalDescent, WhitenedDescent
 from bayescore.rng import Streams
+from bayescore.rules import Draws
+from bayescore.rules.ridge import ridge_step
 from bayescore.targets import Gaussian, MiniBatchPosterior, NoisyScore, Target
 from cases import F64, covariance, family, gaussian, normal, walk, z_score
 
@@ -118,17 +119,18 @@ def test_the_score_of_repeated_population_steps_follows_the_recurrence(
 def test_the_closed_form_of_the_diagonal_gaussian_takes_the_population_step_to_first_order(
     seed: int, alpha: float
 ) -> None:
-    """With eps = +-1 the samples have the moments of q_t; (1 - w/2 + w^2/8)^-2 stands for 1 + w."""
+    """With eps = +-1 the draws have the moments of q_t; (1 - w/2 + w^2/8)^-2 stands for 1 + w."""
     q = family("diagonal", 3, seed)
     precision, centre = (0.5 * normal(3, seed=seed)).exp(), normal(3, seed=seed + 1)
     eps = torch.tensor([[1.0], [-1.0]], dtype=F64).expand(2, 3)
-    mean, log_sd = proximal_ridge(q.mean, q.log_sd, eps, precision * (centre - q.mean - q.sd * eps), alpha)
+    draws = Draws.of_scores(eps, precision * (centre - q.mean - q.sd * eps))
+    mean, sd = ridge_step(q.mean, q.sd, draws, alpha, alpha)
     P, beta = (-2 * q.log_sd).exp(), alpha / (1 + alpha)
     P_new = beta * P + (1 - beta) * precision
     w = P_new / P - 1
     stand_in = (1 - w / 2 + w.square() / 8).pow(-2)
     assume(bool(w.abs().max() < 1))
-    torch.testing.assert_close((-2 * log_sd).exp() / stand_in * (1 + w), P_new, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(sd.pow(-2) / stand_in * (1 + w), P_new, rtol=1e-8, atol=1e-8)
     m_new = (beta * P * q.mean + (1 - beta) * precision * centre) / P_new
     torch.testing.assert_close((mean - q.mean) * stand_in / (1 + w) + q.mean, m_new, rtol=1e-8, atol=1e-8)
 
@@ -153,20 +155,25 @@ class PairedNoise(Target):
         return s + self.beta * s.abs().amax(-1, keepdim=True) * self.noise
 
 
+#: Algorithm 1 in the two norms
+Descent = type[ProximalDescent | WhitenedDescent]
+both = pytest.mark.parametrize("method", [ProximalDescent, WhitenedDescent])
+
+
 def inner_gradient(
-    n: int, q: Family, target: Target, seeds: list[int], rate: float, alpha: float = 0.0
+    method: Descent, n: int, q: Family, target: Target, seeds: list[int], rate: float, alpha: float = 0.0
 ) -> Tensor:
     """The gradient of inner step n (from 1) of SGD, (F, P): what the step moved, divided by the rate."""
     after = [q.in_form("precision").flat().expand(len(seeds), -1)]
     for count in range(1, n + 1):
-        method = ProximalScore(
-            inner_steps=count, optimizer="sgd", learning_rate=rate, decay="constant", alpha=alpha
-        )
-        after.append(walk(method, q, target, seeds=seeds).flat())
+        descent = method(inner_steps=count, optimizer="sgd", lr=rate, schedule="constant", alpha=alpha)
+        after.append(walk(descent, q, target, seeds=seeds).flat())
     return (after[-2] - after[-1]) / rate
 
 
-def noise_bias(n: int, rate: float, beta: float, pairs: int = 2000) -> tuple[Tensor, Tensor, Tensor]:
+def noise_bias(
+    method: Descent, n: int, rate: float, beta: float, pairs: int = 2000
+) -> tuple[Tensor, Tensor, Tensor]:
     """Bias of the gradient of inner step n under noise, its standard error, and the exact gradient's mean.
 
     Noise comes in pairs +e and -e at one draw theta, so that what is linear in the noise cancels exactly.
@@ -175,17 +182,23 @@ def noise_bias(n: int, rate: float, beta: float, pairs: int = 2000) -> tuple[Ten
     e = normal(pairs, 1, 3, seed=5)
     seeds = list(range(pairs)) * 3
     target = PairedNoise(inner, beta, torch.cat([e, -e, torch.zeros_like(e)]))
-    plus, minus, exact = inner_gradient(n, q, target, seeds, rate).split(pairs)
+    plus, minus, exact = inner_gradient(method, n, q, target, seeds, rate).split(pairs)
     bias = 0.5 * (plus + minus) - exact
     return bias.mean(0), bias.std(0) / math.sqrt(pairs), exact.mean(0)
 
 
-@pytest.mark.parametrize("kind", ["full", "diagonal", "low-rank", "mixture", "planar"])
-def test_the_first_inner_gradient_is_unbiased_under_a_noisy_score(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        *((WhitenedDescent, kind) for kind in ("full", "diagonal")),
+        *((ProximalDescent, kind) for kind in ("full", "diagonal", "low-rank", "mixture", "planar")),
+    ],
+)
+def test_the_first_inner_gradient_is_unbiased_under_a_noisy_score(method: Descent, kind: str) -> None:
     """The same draws with and without noise: the mean difference is zero within its error."""
     n, q, inner = 4000, family(kind), Gaussian(normal(3, seed=2), covariance(3, 4))
     noisy, exact = (
-        inner_gradient(1, q, NoisyScore(inner, beta), list(range(n)), 1e-4) for beta in (1.0, 0.0)
+        inner_gradient(method, 1, q, NoisyScore(inner, beta), list(range(n)), 1e-4) for beta in (1.0, 0.0)
     )
     difference = noisy - exact
     moving = difference.std(0) > 1e-9
@@ -193,24 +206,29 @@ def test_the_first_inner_gradient_is_unbiased_under_a_noisy_score(kind: str) -> 
     assert z_score(difference[:, moving]).abs().max() < 4.5
 
 
-def test_the_first_inner_gradient_is_linear_in_the_score() -> None:
+@both
+def test_the_first_inner_gradient_is_linear_in_the_score(method: Descent) -> None:
     """So that any unbiased score gives an unbiased gradient: pairs of opposite noise cancel to rounding."""
-    bias, _, exact = noise_bias(1, 1e-3, beta=1.0, pairs=200)
+    bias, _, exact = noise_bias(method, 1, 1e-3, beta=1.0, pairs=200)
     assert bias.norm() < 1e-9 * exact.norm()
 
 
-def test_the_second_inner_gradient_is_biased_in_proportion_to_the_learning_rate() -> None:
+@both
+def test_the_second_inner_gradient_is_biased_in_proportion_to_the_learning_rate(method: Descent) -> None:
     relative = {}
     for rate in (1e-5, 1e-4, 1e-3):
-        bias, error, exact = noise_bias(2, rate, beta=1.0)
+        bias, error, exact = noise_bias(method, 2, rate, beta=1.0)
         relative[rate] = float(bias.norm() / exact.norm())
         assert (bias / error.clamp_min(1e-300)).abs().max() > 5, "it is not an accident of the noise"
     assert relative[1e-4] / relative[1e-5] == pytest.approx(10, rel=0.05)
     assert relative[1e-3] / relative[1e-4] == pytest.approx(10, rel=0.05)
 
 
-def test_the_bias_of_the_second_inner_gradient_grows_with_the_variance_of_the_noise() -> None:
-    small, large = (float(noise_bias(2, 1e-4, beta)[0].norm()) for beta in (0.3, 0.6))
+@both
+def test_the_bias_of_the_second_inner_gradient_grows_with_the_variance_of_the_noise(
+    method: Descent,
+) -> None:
+    small, large = (float(noise_bias(method, 2, 1e-4, beta)[0].norm()) for beta in (0.3, 0.6))
     assert large / small == pytest.approx(4.0, rel=0.05)
 
 
@@ -246,32 +264,37 @@ class EverySubset(Target):
         return self.inner.score(x, fixed)
 
 
-def minibatch_bias(n: int, rate: float, draws: int = 20) -> tuple[Tensor, Tensor]:
+def minibatch_bias(method: Descent, n: int, rate: float, draws: int = 20) -> tuple[Tensor, Tensor]:
     """Bias of inner gradient n over every mini-batch, averaged over draws theta, and the exact gradient."""
     q, biases, exact = FullGaussian.init(2), [], []
     for seed in range(draws):
-        subsets = inner_gradient(n, q, EverySubset(), [seed] * len(EverySubset.pairs), rate)
-        whole = inner_gradient(n, q, posterior(None), [seed], rate)[0]
+        subsets = inner_gradient(method, n, q, EverySubset(), [seed] * len(EverySubset.pairs), rate)
+        whole = inner_gradient(method, n, q, posterior(None), [seed], rate)[0]
         biases.append(subsets.mean(0) - whole)
         exact.append(whole)
     return torch.stack(biases), torch.stack(exact)
 
 
-def test_the_first_inner_gradient_is_unbiased_under_mini_batches() -> None:
-    bias, exact = minibatch_bias(1, 1e-3)
+@both
+def test_the_first_inner_gradient_is_unbiased_under_mini_batches(method: Descent) -> None:
+    bias, exact = minibatch_bias(method, 1, 1e-3)
     assert bias.norm() < 1e-9 * exact.norm()
 
 
-def test_the_first_inner_gradient_is_unbiased_under_drawn_mini_batches() -> None:
+@both
+def test_the_first_inner_gradient_is_unbiased_under_drawn_mini_batches(method: Descent) -> None:
     n, q = 1500, FullGaussian.init(2)
-    drawn = inner_gradient(1, q, posterior(2), list(range(n)), 1e-4)
-    whole = inner_gradient(1, q, posterior(None), list(range(n)), 1e-4)
+    drawn = inner_gradient(method, 1, q, posterior(2), list(range(n)), 1e-4)
+    whole = inner_gradient(method, 1, q, posterior(None), list(range(n)), 1e-4)
     difference = drawn - whole
     moving = difference.std(0) > 1e-9
     assert z_score(difference[:, moving]).abs().max() < 4.5
 
 
-def test_the_second_inner_gradient_is_biased_under_mini_batches_in_proportion_to_the_learning_rate() -> None:
-    (small, exact), (large, _) = minibatch_bias(2, 1e-4), minibatch_bias(2, 1e-3)
+@both
+def test_the_second_inner_gradient_is_biased_under_mini_batches_in_proportion_to_the_learning_rate(
+    method: Descent,
+) -> None:
+    (small, exact), (large, _) = minibatch_bias(method, 2, 1e-4), minibatch_bias(method, 2, 1e-3)
     assert small.mean(0).norm() > 1e-6 * exact.mean(0).norm()
     assert large.norm() / small.norm() == pytest.approx(10, rel=0.1)

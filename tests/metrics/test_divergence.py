@@ -162,7 +162,7 @@ def test_khat_of_a_fit_separates_good_from_bad() -> None:
     target = Gaussian.random(3, seed=8)
     good = bs.fit(target, gaussian(3), bs.methods.BaM(), steps=100)
     assert good.khat.value < 0.5
-    narrow = bs.fit(target, FullGaussian.init(3, scale=0.1), bs.methods.ADVI(learning_rate=1e-6), steps=1)
+    narrow = bs.fit(target, FullGaussian.init(3, scale=0.1), bs.methods.ADVI(lr=1e-6), steps=1)
     assert narrow.khat.value > 0.7
     assert "do not trust" in narrow.summary()
 
@@ -176,7 +176,13 @@ def test_the_diagnosis_is_reproducible(fits: list[bs.Fit]) -> None:
 
 def test_scores_alone_leave_elbo_and_khat_none_and_the_verdict_says_why() -> None:
     target = bs.targets.ScoreFunction(lambda x: -x, 3)
-    for method in (bs.methods.ADVI(), bs.methods.ProximalScore(), bs.methods.GSM(), bs.methods.BaM()):
+    for method in (
+        bs.methods.ADVI(),
+        bs.methods.ProximalDescent(),
+        bs.methods.WhitenedDescent(),
+        bs.methods.GSM(),
+        bs.methods.BaM(),
+    ):
         fit = bs.fit(target, gaussian(3), method, steps=5)
         assert fit.elbo is None
         assert fit.khat is None
@@ -188,7 +194,7 @@ def test_scores_alone_leave_elbo_and_khat_none_and_the_verdict_says_why() -> Non
 
 def test_advi_converges_from_scores_alone() -> None:
     target = bs.targets.ScoreFunction(lambda x: -(x - 2) / 0.25, 3)
-    fit = bs.fit(target, FullGaussian.init(3), bs.methods.ADVI(learning_rate=0.05, samples=4), steps=800)
+    fit = bs.fit(target, FullGaussian.init(3), bs.methods.ADVI(lr=0.05, draws=4), steps=800)
     torch.testing.assert_close(fit.family.mean, torch.full((3,), 2.0, dtype=F64), atol=0.1, rtol=0)
     torch.testing.assert_close(
         fit.family.covariance.diagonal().sqrt(), torch.full((3,), 0.5, dtype=F64), atol=0.1, rtol=0

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS, Case, same_state
+from small_networks import NETWORKS, OPTIMIZERS, Case, same_state
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from bayescore.operators import declare_vision_operators
 from bayescore.optim import ProximalScore
-from bayescore.optim.base import Shell
+from bayescore.optim.base import BayesianOptimizer
 from toy_problem import loader, rings
 
 CASE = NETWORKS["mlp"]
@@ -73,7 +73,7 @@ class SamplingTrainer(BackwardTrainer):
             super().training_step(x, y)
 
 
-def by_hand(make: Callable[..., Shell], steps: int, draws: int) -> Shell:
+def by_hand(make: Callable[..., BayesianOptimizer], steps: int, draws: int) -> BayesianOptimizer:
     model = CASE.module()
     opt = make(model.parameters(), 50)
     for i in range(steps):
@@ -85,34 +85,34 @@ def by_hand(make: Callable[..., Shell], steps: int, draws: int) -> Shell:
     return opt
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_trainer_with_closures_takes_the_same_steps_as_a_loop(shell: str) -> None:
-    draws = 2 if shell in ("exact", "bam") else 1
+    draws = 2 if shell in ("proximal", "bam", "published-bam") else 1
     model = CASE.module()
-    opt = SHELLS[shell](model.parameters(), 50, draws=draws)
+    opt = OPTIMIZERS[shell](model.parameters(), 50, draws=draws)
     trainer = ClosureTrainer(model, opt, CASE)
     trainer.fit(4)
-    hand = by_hand(lambda p, n: SHELLS[shell](p, n, draws=draws), 4, draws)
+    hand = by_hand(lambda p, n: OPTIMIZERS[shell](p, n, draws=draws), 4, draws)
     assert same_state(opt, hand)
     assert all(torch.isfinite(loss) for loss in trainer.losses)
 
 
 def test_a_trainer_that_calls_backward_needs_one_block_around_it() -> None:
     model = CASE.module()
-    opt = SHELLS["exact"](model.parameters(), 50)
+    opt = OPTIMIZERS["proximal"](model.parameters(), 50)
     SamplingTrainer(model, opt, CASE).fit(4)
-    assert same_state(opt, by_hand(SHELLS["exact"], 4, 1))
+    assert same_state(opt, by_hand(OPTIMIZERS["proximal"], 4, 1))
 
 
 def test_a_trainer_without_the_block_is_told_so() -> None:
     model = CASE.module()
     with pytest.raises(RuntimeError, match=r"with opt\.sample\(\)"):
-        BackwardTrainer(model, SHELLS["exact"](model.parameters(), 50), CASE).fit(1)
+        BackwardTrainer(model, OPTIMIZERS["proximal"](model.parameters(), 50), CASE).fit(1)
 
 
 def test_an_exception_in_a_closure_leaves_the_mean_in_the_module() -> None:
     model = CASE.module()
-    opt = SHELLS["exact"](model.parameters(), 50)
+    opt = OPTIMIZERS["proximal"](model.parameters(), 50)
     before = [p.detach().clone() for p in model.parameters()]
 
     def closure() -> Tensor:
@@ -144,7 +144,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return run
 
 
-def close(one: Shell, two: Shell) -> bool:
+def close(one: BayesianOptimizer, two: BayesianOptimizer) -> bool:
     """Whether two optimizers have the same posterior up to rounding."""
     a, b = one.state_dict()["state"], two.state_dict()["state"]
     return all(torch.allclose(a[k][n], b[k][n], rtol=1e-4, atol=1e-6) for k in a for n in ("mean", "sd"))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.optim import ADVI, SGLD, BaM, ProximalScore
-from bayescore.optim.base import Shell
+from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim.base import BayesianOptimizer
 
 
 class Convolutional(nn.Module):
@@ -95,18 +95,19 @@ NETWORKS = {
     "gru": Case(lambda: Recurrent(nn.GRU), (3, 4)),
 }
 
-SHELLS: dict[str, Callable[..., Shell]] = {
-    "exact": lambda p, n, **o: ProximalScore(p, n, **o),
-    "gradient": lambda p, n, **o: ProximalScore(p, n, solver="gradient", **o),
+OPTIMIZERS: dict[str, Callable[..., BayesianOptimizer]] = {
+    "proximal": lambda p, n, **o: ProximalScore(p, n, **o),
+    "descent": lambda p, n, **o: ProximalDescent(p, n, **o),
     "advi": lambda p, n, **o: ADVI(p, n, **o),
-    "bam": lambda p, n, **o: BaM(p, n, **{"samples": 2, **o}),
+    "bam": lambda p, n, **o: PairedBaM(p, n, **o),
+    "published-bam": lambda p, n, **o: BaM(p, n, **o),
     "sgld": lambda p, n, **o: SGLD(p, n, burn_in=1, thin=1, **o),
     "psgld": lambda p, n, **o: SGLD(p, n, burn_in=1, thin=1, preconditioned=True, lr=1e-3, **o),
 }
 
 
 def train(
-    opt: Shell,
+    opt: BayesianOptimizer,
     case: Case,
     model: nn.Module,
     steps: int,
@@ -128,7 +129,7 @@ def train(
         opt.zero_grad()
 
 
-def same_state(one: Shell, two: Shell) -> bool:
+def same_state(one: BayesianOptimizer, two: BayesianOptimizer) -> bool:
     """Whether two optimizers hold the same numbers, bit by bit."""
     a, b = one.state_dict(), two.state_dict()
     tensors = all(torch.equal(v, b["state"][k][name]) for k, s in a["state"].items() for name, v in s.items())

@@ -6,19 +6,19 @@ import copy
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS
+from small_networks import NETWORKS, OPTIMIZERS
 from torch import nn
 
 from bayescore.optim import ProximalScore
-from bayescore.optim.base import Shell
+from bayescore.optim.base import BayesianOptimizer
 
 MLP = NETWORKS["mlp"]
 OPTIONS: dict[str, object] = {"prior_mean": 0.1}
 
 
-def trained(shell: str, steps: int = 3, **options: object) -> tuple[nn.Module, Shell]:
+def trained(shell: str, steps: int = 3, **options: object) -> tuple[nn.Module, BayesianOptimizer]:
     model = MLP.module()
-    opt = SHELLS[shell](model.parameters(), 50, **{**OPTIONS, **options})
+    opt = OPTIMIZERS[shell](model.parameters(), 50, **{**OPTIONS, **options})
     for _ in range(steps):
         for _ in range(opt.least_draws):
             with opt.sample():
@@ -33,28 +33,28 @@ def assert_same(one: nn.Module, two: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("prior", [0.1, "current"])
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_together_as_alone(shell: str, prior: object, monkeypatch: pytest.MonkeyPatch) -> None:
     together, opt = trained(shell, prior_mean=prior)
     assert len(opt._gathered(list(opt._members()))) == 1
-    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 0)
+    monkeypatch.setattr("bayescore.optim.engine.SMALL", 0)
     alone, other = trained(shell, prior_mean=prior)
     assert len(other._gathered(list(other._members()))) == len(list(alone.parameters()))
     assert_same(together, alone)
     assert opt.status == other.status
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_full_buckets_are_followed_by_others(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together, _ = trained(shell)
-    monkeypatch.setattr("bayescore.optim.buckets.FULL", 40)
+    monkeypatch.setattr("bayescore.optim.engine.FULL", 40)
     apart, opt = trained(shell)
     assert len(opt._gathered(list(opt._members()))) > 1
     assert_same(together, apart)
 
 
 def test_state_is_the_tensors_own_and_survives_a_deep_copy() -> None:
-    model, opt = trained("exact")
+    model, opt = trained("proximal")
     for p in model.parameters():
         assert opt.state[p]["mean"].shape == p.shape
         torch.testing.assert_close(opt.state[p]["mean"], p.detach())
@@ -89,7 +89,7 @@ def test_a_tensor_without_gradient_stays_where_it_is_and_the_others_move(draws: 
 
 def test_a_tensor_reached_by_one_of_two_draws_only_has_the_mean_of_both() -> None:
     a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-    opt = ProximalScore([a, b], 50, curvature="score", momentum=0.0)
+    opt = ProximalScore([a, b], 50, momentum=0.0)
     with opt.sample():
         (a.sum() + b.sum()).backward()
     with opt.sample():

@@ -10,26 +10,26 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS, same_state, train
+from small_networks import NETWORKS, OPTIMIZERS, same_state, train
 from torch import nn
 
 from bayescore.nn import load_state, save_state
 from bayescore.optim import ADVI, SGLD, ProximalScore
-from bayescore.optim.base import Shell
+from bayescore.optim.base import BayesianOptimizer
 
 MLP = NETWORKS["mlp"]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_checkpoint_needs_no_pickle_and_keeps_wide_state_beside_bfloat16_weights(
     shell: str, tmp_path: Path
 ) -> None:
     model = MLP.module(torch.bfloat16)
-    opt = SHELLS[shell](model.parameters(), 50)
+    opt = OPTIMIZERS[shell](model.parameters(), 50)
     train(opt, MLP, model, 3, dtype=torch.bfloat16)
     torch.save(opt.state_dict(), tmp_path / "opt.pt")
     other = MLP.module(torch.bfloat16, seed=3)
-    resumed = SHELLS[shell](other.parameters(), 50)
+    resumed = OPTIMIZERS[shell](other.parameters(), 50)
     resumed.load_state_dict(torch.load(tmp_path / "opt.pt", weights_only=True))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     for o, m in ((opt, model), (resumed, other)):
@@ -38,11 +38,11 @@ def test_a_checkpoint_needs_no_pickle_and_keeps_wide_state_beside_bfloat16_weigh
     assert all(s["mean"].dtype == torch.float32 for s in resumed.state.values())
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_run_continues_bitwise_from_a_file_of_its_state_dicts(shell: str, tmp_path: Path) -> None:
-    def begun(seed: int) -> tuple[nn.Module, Shell, torch.optim.lr_scheduler.LRScheduler]:
+    def begun(seed: int) -> tuple[nn.Module, BayesianOptimizer, torch.optim.lr_scheduler.LRScheduler]:
         model = NETWORKS["conv"].module(seed=seed)
-        opt = SHELLS[shell](model.named_parameters(), 50, prior_mean="current", prior_sd=float("inf"))
+        opt = OPTIMIZERS[shell](model.named_parameters(), 50, prior_mean="current", prior_sd=float("inf"))
         return model, opt, torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
 
     def advanced(parts: Any, first: int, steps: int) -> None:
@@ -67,10 +67,10 @@ def test_a_run_continues_bitwise_from_a_file_of_its_state_dicts(shell: str, tmp_
 PROGRAM = """
 import os, sys, torch
 sys.path.insert(0, {here!r})
-from small_networks import NETWORKS, SHELLS, train
+from small_networks import NETWORKS, OPTIMIZERS, train
 case = NETWORKS["mlp"]
-models = {{name: case.module() for name in SHELLS}}
-opts = {{name: make(models[name].parameters(), 50) for name, make in SHELLS.items()}}
+models = {{name: case.module() for name in OPTIMIZERS}}
+opts = {{name: make(models[name].parameters(), 50) for name, make in OPTIMIZERS.items()}}
 for i in range(10**6):
     for name, opt in opts.items():
         train(opt, case, models[name], 1, first=i)
@@ -93,9 +93,9 @@ def test_a_killed_process_loses_at_most_its_current_step_and_another_continues_b
         done += [int(line) for line in lines if line.strip()]
     assert child.wait() == -signal.SIGKILL
     saved = torch.load(path, weights_only=True)
-    steps = saved["exact"]["param_groups"][0]["step"]
+    steps = saved["proximal"]["param_groups"][0]["step"]
     assert steps in (done[-1], done[-1] + 1)  # the last may have been saved and not announced
-    for shell, make in SHELLS.items():
+    for shell, make in OPTIMIZERS.items():
         model, other = MLP.module(), MLP.module(seed=8)
         opt, resumed = make(model.parameters(), 50), make(other.parameters(), 50)
         resumed.load_state_dict(saved[shell])

@@ -7,12 +7,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS, same_state, train
+from small_networks import NETWORKS, OPTIMIZERS, same_state, train
 
 MODES = ("float32", "float64", "bfloat16", "autocast")
 EVERYTHING = [
     (shell, network, mode, draws, parts)
-    for shell in SHELLS
+    for shell in OPTIMIZERS
     for network in NETWORKS
     for mode in MODES
     for draws in (1, 3)
@@ -23,7 +23,7 @@ EVERYTHING = [
 def pairwise() -> list[tuple[str, str, str, int, int]]:
     """Every pair of an optimizer and a network, with every other pair of settings somewhere among them."""
     rows = []
-    for i, shell in enumerate(SHELLS):
+    for i, shell in enumerate(OPTIMIZERS):
         for j, network in enumerate(NETWORKS):
             rows.append(
                 (shell, network, MODES[(i + j) % 4], (1, 3)[(i + j // 2) % 2], (1, 2)[(i // 2 + j) % 2])
@@ -45,7 +45,7 @@ def test_every_optimizer_trains_every_network_and_resumes_bitwise(
     model = case.module(dtype)
     before = copy.deepcopy(model.state_dict())
     places = {name: p.data_ptr() for name, p in model.named_parameters()}
-    opt = SHELLS[shell](model.parameters(), 50, accumulate=parts)
+    opt = OPTIMIZERS[shell](model.parameters(), 50, accumulate=parts)
     go = {"draws": draws, "parts": parts, "dtype": dtype}
     with cast:
         train(opt, case, model, 3, **go)
@@ -63,7 +63,7 @@ def test_every_optimizer_trains_every_network_and_resumes_bitwise(
 
         # a fresh model and optimizer continue from the checkpoint as if nothing had happened
         other = case.module(dtype, seed=5)
-        resumed = SHELLS[shell](other.parameters(), 50, accumulate=parts)
+        resumed = OPTIMIZERS[shell](other.parameters(), 50, accumulate=parts)
         other.load_state_dict(model.state_dict())
         resumed.load_state_dict(copy.deepcopy(opt.state_dict()))
         assert same_state(opt, resumed)

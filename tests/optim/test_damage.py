@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS, train
+from small_networks import NETWORKS, OPTIMIZERS, train
 
 from bayescore.optim import ProximalScore
 
@@ -38,7 +38,7 @@ def damage(change: Callable[[dict[str, Any]], Any]) -> tuple[ProximalScore, dict
         (lambda s: s["param_groups"][0].update(lr=-1.0), "lr must be a positive"),
         (lambda s: s["param_groups"][0].update(updates=-5), "updates must be at least 0"),
         (lambda s: s["param_groups"][0].update(updates="x"), "updates must be a whole number"),
-        (lambda s: s["param_groups"][0].update(draws=1), "middle of a step"),
+        (lambda s: s["param_groups"][0].update(taken=1), "middle of a step"),
         (lambda s: s["param_groups"][0].update(prior_mean="current"), "prior_mean of parameter 0 is missing"),
         (lambda s: s["param_groups"][0].update(params=[0, 1, 2, []]), "not a state dict"),
         (lambda s: s.update(state=[]), "not a state dict"),
@@ -48,7 +48,7 @@ def damage(change: Callable[[dict[str, Any]], Any]) -> tuple[ProximalScore, dict
         (lambda s: s["state"][3]["sd"].fill_(0), "sd of parameter 3 holds impossible"),
         (lambda s: s["state"][3]["mean"].fill_(float("inf")), "mean of parameter 3 holds impossible"),
         (lambda s: s["state"][3].update(mean=torch.zeros(3, dtype=torch.long)), "mean of parameter 3"),
-        (lambda s: s["state"][3]["moments"].fill_(float("nan")), "moments of parameter 3"),
+        (lambda s: s["state"][3]["statistics"].fill_(float("nan")), "statistics of parameter 3"),
         (lambda s: s["state"][3].update(average=torch.zeros(7)), "average of parameter 3"),
         (lambda s: s["state"][3].update(sum_g=torch.zeros(3)), "sum_g of parameter 3"),
     ],
@@ -79,7 +79,7 @@ def test_damaged_checkpoints_are_refused_and_change_nothing(
 )
 def test_what_a_method_keeps_is_checked_too(shell: str, change: Callable[[Any], Any], message: str) -> None:
     model = MLP.module()
-    opt = SHELLS[shell](model.parameters(), 64)
+    opt = OPTIMIZERS[shell](model.parameters(), 64)
     train(opt, MLP, model, 3)
     saved = copy.deepcopy(opt.state_dict())
     change(saved)

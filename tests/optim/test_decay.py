@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import SHELLS
+from small_networks import OPTIMIZERS
 from torch import Tensor
 
-from bayescore.optim import BaM
-from bayescore.optim.base import Shell
+from bayescore.optim.base import BayesianOptimizer
 
 SIZE, LR, DECAY = 200, 1e-3, 20.0
 
@@ -21,7 +20,7 @@ def before() -> Tensor:
 
 def stepped(
     make: Any, draws: int, steps: int = 1, decay: float = DECAY, **options: Any
-) -> tuple[Tensor, Shell]:
+) -> tuple[Tensor, BayesianOptimizer]:
     """The weights in the module after some steps, all methods at the same rate."""
     p = torch.nn.Parameter(before())
     opt = make([p], 50, **options)
@@ -37,39 +36,36 @@ def stepped(
     return p.detach(), opt
 
 
-MAKERS = {**SHELLS, "published": lambda p, n, **o: BaM(p, n, published=True, **o)}
-
-
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("draws", [1, 2])
-@pytest.mark.parametrize("shell", MAKERS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_step_takes_off_its_share_of_the_way_to_the_prior_mean(
     shell: str, draws: int, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 10 * SIZE if small else 20)
-    free, without = stepped(MAKERS[shell], draws, decay=0.0, prior_mean=0.5)
-    held, opt = stepped(MAKERS[shell], draws, prior_mean=0.5)
+    monkeypatch.setattr("bayescore.optim.engine.SMALL", 10 * SIZE if small else 20)
+    free, without = stepped(OPTIMIZERS[shell], draws, decay=0.0, prior_mean=0.5)
+    held, opt = stepped(OPTIMIZERS[shell], draws, prior_mean=0.5)
     torch.testing.assert_close(held, free - LR * DECAY * (before() - 0.5), rtol=0, atol=1e-6)
     if "sd" in opt.state[opt.param_groups[0]["params"][0]]:
         sds = [o.state[o.param_groups[0]["params"][0]]["sd"] for o in (opt, without)]
         torch.testing.assert_close(sds[0], sds[1])
 
 
-@pytest.mark.parametrize("shell", ["exact", "advi"])
+@pytest.mark.parametrize("shell", ["proximal", "advi"])
 def test_it_is_the_same_when_gradients_are_used_as_they_arrive(
     shell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
-    found = [stepped(SHELLS[shell], 1, 3, update_in_backward=arriving)[0] for arriving in (True, False)]
+    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    found = [stepped(OPTIMIZERS[shell], 1, 3, update_in_backward=arriving)[0] for arriving in (True, False)]
     torch.testing.assert_close(*found)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's compiler loads its old one
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_it_is_the_same_compiled(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
-    fast, eager = (stepped(SHELLS[shell], 1, 3, compiled=wish) for wish in (True, False))
+    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    fast, eager = (stepped(OPTIMIZERS[shell], 1, 3, compiled=wish) for wish in (True, False))
     assert fast[1].status.endswith("update compiled")
     torch.testing.assert_close(fast[0], eager[0])
 
@@ -77,7 +73,7 @@ def test_it_is_the_same_compiled(shell: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_group_has_its_own() -> None:
     kept, shrunk = (torch.nn.Parameter(before()) for _ in range(2))
     groups = [{"params": [kept], "weight_decay": 0.0}, {"params": [shrunk]}]
-    opt = SHELLS["exact"](groups, 50, weight_decay=5.0, lr=0.1, prior_sd=float("inf"))
+    opt = OPTIMIZERS["proximal"](groups, 50, weight_decay=5.0, lr=0.1, prior_sd=float("inf"))
     with opt.sample():
         kept.grad, shrunk.grad = torch.zeros(SIZE), torch.zeros(SIZE)
     opt.step()

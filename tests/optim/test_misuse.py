@@ -6,16 +6,15 @@ import copy
 
 import pytest
 import torch
-from small_networks import SHELLS
+from small_networks import OPTIMIZERS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.optim import SGLD, BaM, ProximalScore
-from bayescore.optim.base import Shell
+from bayescore.optim import SGLD, PairedBaM, ProximalScore
+from bayescore.optim.base import BayesianOptimizer
 
 X = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
 Y = (X.square().sum(1) > 1.4).long()
-RULES = {**SHELLS, "published": lambda p, n, **o: BaM(p, n, published=True, **o)}
 
 
 def network() -> nn.Sequential:
@@ -23,7 +22,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def steps(opt: Shell, model: nn.Module, count: int, scale: float = 1.0) -> None:
+def steps(opt: BayesianOptimizer, model: nn.Module, count: int, scale: float = 1.0) -> None:
     for _ in range(count):
         for _ in range(opt.least_draws):
             with opt.sample():
@@ -33,10 +32,10 @@ def steps(opt: Shell, model: nn.Module, count: int, scale: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-40])
-@pytest.mark.parametrize("shell", RULES)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_rate_of_zero_leaves_the_mean_where_it_is(shell: str, rate: float) -> None:
     model = network()
-    opt = RULES[shell](model.parameters(), 64)
+    opt = OPTIMIZERS[shell](model.parameters(), 64)
     torch.optim.lr_scheduler.LambdaLR(opt, lambda _: rate)  # a warm-up starts there, a cosine ends there
     before = copy.deepcopy(model.state_dict())
     steps(opt, model, 3)
@@ -86,7 +85,7 @@ def test_weights_in_new_memory_become_the_mean() -> None:
 
 def test_an_exception_in_a_closure_drops_the_draws_before_it() -> None:
     model = network()
-    opt = BaM(model.parameters(), 64)
+    opt = PairedBaM(model.parameters(), 64)
     calls = 0
 
     def closure() -> Tensor:
@@ -149,19 +148,19 @@ def test_sparse_gradients_are_refused_by_name() -> None:
         model(torch.tensor([1, 2])).square().mean().backward()
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_parameter_without_elements_is_no_obstacle(shell: str) -> None:
     model = network()
     model.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
-    opt = SHELLS[shell](model.parameters(), 64)
+    opt = OPTIMIZERS[shell](model.parameters(), 64)
     steps(opt, model, 2)
     assert "not finite" not in opt.status
 
 
-@pytest.mark.parametrize("shell", ["exact", "advi"])
+@pytest.mark.parametrize("shell", ["proximal", "advi"])
 def test_a_gradient_whose_square_overflows_is_left_out(shell: str) -> None:
     model = network()
-    opt = SHELLS[shell](model.parameters(), 64)
+    opt = OPTIMIZERS[shell](model.parameters(), 64)
     with pytest.warns(RuntimeWarning, match="not finite"):
         steps(opt, model, 1, scale=1e25)
     steps(opt, model, 1)
@@ -179,7 +178,7 @@ def test_a_posterior_taken_in_inference_mode_does_not_stop_training() -> None:
 def test_bam_compares_no_gradient_with_that_of_another_noise() -> None:
     """A tensor that is used in every second step only: nothing can be learned about its sd."""
     a, b = (nn.Parameter(torch.zeros(50)) for _ in range(2))
-    opt = BaM([a, b], 1000, init_sd=0.03, prior_sd=10.0, damping=10.0)
+    opt = PairedBaM([a, b], 1000, init_sd=0.03, prior_sd=10.0, damping=10.0)
     for t in range(400):
         for _ in range(2):
             with opt.sample():
@@ -222,7 +221,7 @@ def test_the_step_uses_the_noise_of_the_draw_when_a_small_tensor_has_no_gradient
         sum((p.square().sum() for i, p in enumerate(weights) if i != 1), torch.zeros(())).backward()
     reached = [m for m in opt._members() if m.weight.grad is not None]
     for bucket in opt._gathered(reached):
-        if bucket.alone:
+        if bucket.is_large:
             continue
         eps = opt.noise(bucket, 0)
         assert isinstance(eps, Tensor)
@@ -230,11 +229,11 @@ def test_the_step_uses_the_noise_of_the_draw_when_a_small_tensor_has_no_gradient
             torch.testing.assert_close(part, drawn[member.number], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shell", ["exact", "advi", "gradient"])
+@pytest.mark.parametrize("shell", ["proximal", "advi", "descent"])
 def test_a_tensor_that_comes_late_is_measured_from_its_own_first_step(shell: str) -> None:
     """Its curvature estimate, all noise here, must not be trusted as that of a tensor of many steps."""
     early, late = (nn.Parameter(torch.zeros(100)) for _ in range(2))
-    opt = SHELLS[shell]([early, late], 10**6, init_sd=1e-3, temperature=1e-3)
+    opt = OPTIMIZERS[shell]([early, late], 10**6, init_sd=1e-3, temperature=1e-3)
     for t in range(60):
         with opt.sample():
             noise = torch.randn(200, generator=torch.Generator().manual_seed(t))
@@ -245,10 +244,10 @@ def test_a_tensor_that_comes_late_is_measured_from_its_own_first_step(shell: str
         opt.step()
         opt.zero_grad()
         if t == 49:
-            assert float(opt.state[late]["moments"][3]) == 0
+            assert float(opt.state[late]["statistics"][3]) == 0
             assert torch.equal(opt.state[late]["sd"], torch.full((100,), 1e-3))
-        if t == 50 and shell == "exact":
+        if t == 50 and shell == "proximal":
             assert float((opt.state[late]["sd"] / 1e-3 - 1).abs().max()) < 0.01
-    assert float(opt.state[late]["moments"][3]) == 10
-    assert float(opt.state[early]["moments"][3]) == 60
+    assert float(opt.state[late]["statistics"][3]) == 10
+    assert float(opt.state[early]["statistics"][3]) == 60
     assert "not learned" in opt.status

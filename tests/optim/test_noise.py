@@ -9,28 +9,36 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from bayescore.optim import BaM, ProximalScore
-from bayescore.optim.fused import run_in_slices
-from bayescore.optim.noise import HASHED, _minus_log2, _quantile, drawn, hashed, hashed_normal, key_of
+from bayescore.optim import PairedBaM, ProximalScore
+from bayescore.optim.engine import run_in_slices
+from bayescore.optim.noise import (
+    LARGE_TENSOR,
+    _minus_log2,
+    _quantile,
+    counter_key,
+    counter_normal,
+    numbers,
+    stream_name,
+)
 
 COUNT = 4_000_000
 
 
-def numbers(
+def normal(
     name: int = 7, count: int = COUNT, sign: float = 1.0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     out = torch.empty(count, dtype=dtype)
 
     def write(flat: Tensor, noise: object) -> None:
-        flat.copy_(drawn(noise, flat))  # type: ignore[arg-type]
+        flat.copy_(numbers(noise, flat))  # type: ignore[arg-type]
 
-    run_in_slices(write, out, key_of(out, hashed(name), sign))
+    run_in_slices(write, out, counter_key(out, stream_name(name), sign))
     return out
 
 
 @pytest.fixture(scope="module")
 def many() -> Tensor:
-    return numbers().double()
+    return normal().double()
 
 
 def test_moments_are_those_of_a_standard_normal(many: Tensor) -> None:
@@ -62,8 +70,8 @@ def test_neighbours_and_their_squares_are_uncorrelated(many: Tensor) -> None:
 
 def test_every_bit_of_the_hash_is_fair_and_independent_of_its_neighbours() -> None:
     count = 1 << 20
-    signs = numbers(count=count) > 0
-    low = numbers(3, count) > 0
+    signs = normal(count=count) > 0
+    low = normal(3, count) > 0
     for a, b in ((signs, low), (signs[1:], signs[:-1]), (signs[: count // 2], signs[count // 2 :])):
         assert abs(float((a == b).double().mean()) - 0.5) < 4.5 * 0.5 / math.sqrt(len(a))
 
@@ -71,12 +79,12 @@ def test_every_bit_of_the_hash_is_fair_and_independent_of_its_neighbours() -> No
 def test_streams_with_neighbouring_names_have_nothing_in_common() -> None:
     """Names are hashed, but the keys of a stream may differ in one bit only, too."""
     like = torch.empty(1 << 18)
-    key = key_of(like, 12345, 1.0)
-    base = hashed_normal(key, like)
+    key = counter_key(like, 12345, 1.0)
+    base = counter_normal(key, like)
     for bit in range(32):
         flip = torch.tensor(1 << bit if bit < 31 else -(1 << 31), dtype=torch.int32)
         for other in (key._replace(a=key.a ^ flip), key._replace(b=key.b ^ flip)):
-            r = float((base * hashed_normal(other, like)).mean())
+            r = float((base * counter_normal(other, like)).mean())
             assert abs(r) < 4.5 / math.sqrt(like.numel()), bit
 
 
@@ -96,34 +104,34 @@ def test_the_quantile_function_is_met_to_a_millionth() -> None:
 
 
 def test_noise_of_doubles_is_that_of_floats() -> None:
-    single, double = numbers(count=1 << 16).double(), numbers(count=1 << 16, dtype=torch.float64)
+    single, double = normal(count=1 << 16).double(), normal(count=1 << 16, dtype=torch.float64)
     torch.testing.assert_close(single, double, rtol=1e-6, atol=2e-6)
 
 
 def test_the_second_draw_of_a_pair_is_minus_the_first() -> None:
-    assert torch.equal(numbers(5, 1000, sign=-1.0), -numbers(5, 1000))
+    assert torch.equal(normal(5, 1000, sign=-1.0), -normal(5, 1000))
 
 
 def test_slices_and_threads_change_no_bit() -> None:
-    whole = torch.empty(HASHED * 3 + 17)
-    key = key_of(whole, hashed(1), 1.0)
+    whole = torch.empty(LARGE_TENSOR * 3 + 17)
+    key = counter_key(whole, stream_name(1), 1.0)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        two = hashed_normal(key, whole)
+        two = counter_normal(key, whole)
         torch.set_num_threads(1)
-        one = hashed_normal(key, whole)
+        one = counter_normal(key, whole)
     finally:
         torch.set_num_threads(before)
     assert torch.equal(one, two)
-    assert torch.equal(one, numbers(1, whole.numel()))
+    assert torch.equal(one, normal(1, whole.numel()))
 
 
-@pytest.mark.parametrize("size", [100, HASHED])
+@pytest.mark.parametrize("size", [100, LARGE_TENSOR])
 def test_noise_depends_on_every_number_and_on_no_other_parameter(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.noise.LARGE", 0)
+    monkeypatch.setattr("bayescore.optim.noise.LARGE_NETWORK", 0)
 
     def noise(seed: int, step: int, draw: int, sizes: tuple[int, ...]) -> list[Tensor]:
         weights = [torch.nn.Parameter(torch.zeros(n)) for n in sizes]
@@ -131,7 +139,7 @@ def test_noise_depends_on_every_number_and_on_no_other_parameter(
         opt.param_groups[0]["step"] = step
         found: dict[Tensor, Tensor] = {}
         for bucket in opt._gathered(list(opt._members())):
-            flat = drawn(opt.noise(bucket, draw), bucket.flat["mean"])
+            flat = numbers(opt.noise(bucket, draw), bucket.flat["mean"])
             found |= {m.weight: part for m, part in zip(bucket.members, bucket.split(flat), strict=True)}
         return [found[w] for w in weights]
 
@@ -142,16 +150,16 @@ def test_noise_depends_on_every_number_and_on_no_other_parameter(
     for other in others:
         assert abs(float((first * other).mean())) < 4.5 / math.sqrt(size)
     assert abs(float(first.std()) - 1) < 4.5 / math.sqrt(2 * size)
-    assert len({hashed(a, b) for a in range(50) for b in range(50)}) == 2500
+    assert len({stream_name(a, b) for a in range(50) for b in range(50)}) == 2500
 
 
 def test_bam_uses_every_noise_in_two_steps() -> None:
     p = torch.nn.Parameter(torch.zeros(10))
-    opt = BaM([p], 10)
+    opt = PairedBaM([p], 10)
     drawn_in = []
     for step in range(3):
         opt.param_groups[0]["step"] = step
         (bucket,) = opt._gathered(list(opt._members()))
-        drawn_in.append(drawn(opt.noise(bucket, 0), bucket.flat["mean"]))
+        drawn_in.append(numbers(opt.noise(bucket, 0), bucket.flat["mean"]))
     assert torch.equal(drawn_in[0], drawn_in[1])
     assert not torch.equal(drawn_in[1], drawn_in[2])

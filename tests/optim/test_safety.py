@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS, same_state, train
+from small_networks import NETWORKS, OPTIMIZERS, same_state, train
 from torch import nn
 
-from bayescore.optim import ADVI, SGLD, BaM, ProximalScore
+from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
 
 MLP = NETWORKS["mlp"]
 
 
-def network(shell: str = "exact", **options):  # type: ignore[no-untyped-def]
+def network(shell: str = "proximal", **options):  # type: ignore[no-untyped-def]
     model = MLP.module()
-    return model, SHELLS[shell](model.parameters(), 50, **options)
+    return model, OPTIMIZERS[shell](model.parameters(), 50, **options)
 
 
 def block(opt, model, seed: int = 0, factor: float = 1.0) -> None:  # type: ignore[no-untyped-def]
@@ -27,12 +27,12 @@ def block(opt, model, seed: int = 0, factor: float = 1.0) -> None:  # type: igno
         (factor * MLP.loss(model, *MLP.batch(seed=seed))).backward()
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_an_exception_inside_a_block_restores_the_mean_bitwise(shell: str) -> None:
     model, opt = network(shell)
     train(opt, MLP, model, 2)
     twin = copy.deepcopy(model)
-    other = SHELLS[shell](twin.parameters(), 50)
+    other = OPTIMIZERS[shell](twin.parameters(), 50)
     other.load_state_dict(opt.state_dict())
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(KeyError, match="boom"), opt.sample():  # noqa: PT012
@@ -117,7 +117,7 @@ def test_gradients_that_a_step_has_used_may_stay_until_the_next_block() -> None:
         block(opt, model)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_between_blocks_throws_the_earlier_draws_away(shell: str, set_to_none: bool) -> None:
     model, opt = network(shell)
@@ -146,7 +146,7 @@ def test_gradients_that_somebody_else_has_thrown_away_between_blocks_are_missed(
 def test_zero_grad_inside_a_block_leaves_earlier_draws_alone() -> None:
     found = []
     for inside in (False, True):
-        model, opt = network(samples=2)
+        model, opt = network(draws=2)
 
         def closure(model: nn.Module = model, opt: Any = opt, inside: bool = inside) -> Any:
             if inside:
@@ -160,7 +160,7 @@ def test_zero_grad_inside_a_block_leaves_earlier_draws_alone() -> None:
     assert same_state(*found)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_nan_batch_costs_one_update_and_one_warning(shell: str) -> None:
     model, opt = network(shell)
     train(opt, MLP, model, 1)
@@ -212,7 +212,7 @@ def test_the_posterior_of_another_model_is_refused() -> None:
     [
         (lambda p: ProximalScore(p, 0), "num_data"),
         (lambda p: ProximalScore(p, 10, temperature=0.0), "temperature"),
-        (lambda p: ProximalScore(p, 10, solver="newton"), "solver"),
+        (lambda p: ProximalDescent(p, 10, optimizer="newton"), "optimizer"),
         (lambda p: ProximalScore(p, 10, momentum=1.0), "momentum"),
         (lambda p: ProximalScore(p, 10, prior_mean="pretrained"), "prior_mean"),
         (lambda p: ProximalScore(p, 10, prior_mean={}), "named_parameters"),
@@ -220,7 +220,8 @@ def test_the_posterior_of_another_model_is_refused() -> None:
         (lambda p: ADVI(p, 10, init_sd=0.0), "init_sd"),
         (lambda p: ADVI(p, 10, weight_decay=-1.0), "weight_decay"),
         (lambda p: ProximalScore(p, 10, lr=0.1, weight_decay=10.0), "share of a weight"),
-        (lambda p: BaM(p, 10, samples=1), "samples"),
+        (lambda p: BaM(p, 10, draws=1), "draws"),
+        (lambda p: PairedBaM(p, 10, draws=1), "draws"),
         (lambda p: SGLD(p, 10, keep=1), "keep"),
     ],
 )

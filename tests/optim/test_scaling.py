@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS, same_state, train
+from small_networks import NETWORKS, OPTIMIZERS, same_state, train
 from torch import nn
 from torch.nn import functional as F
 
-from bayescore.optim import ADVI, SGLD, BaM, ProximalScore
+from bayescore.optim import ADVI, SGLD, PairedBaM, ProximalScore
 
 MLP = NETWORKS["mlp"]
 
@@ -20,12 +20,12 @@ def close(one, two) -> None:  # type: ignore[no-untyped-def]
         torch.testing.assert_close(a["mean"], b["mean"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_accumulated_parts_equal_the_whole_batch(shell: str) -> None:
     runs = []
     for parts in (1, 4):
         model = MLP.module(torch.float64)
-        opt = SHELLS[shell](model.parameters(), 50, accumulate=parts)
+        opt = OPTIMIZERS[shell](model.parameters(), 50, accumulate=parts)
         train(opt, MLP, model, 3, parts=parts, dtype=torch.float64)
         runs.append(opt)
     for a, b in zip(runs[0].state.values(), runs[1].state.values(), strict=True):
@@ -69,7 +69,7 @@ def test_two_losses_of_a_part_are_added_not_averaged() -> None:
 @pytest.mark.parametrize("draws", [1, 2])
 def test_a_closure_whose_loss_is_a_sum_is_refused(draws: int) -> None:
     model = MLP.module()
-    opt = ProximalScore(model.parameters(), 50, samples=draws)
+    opt = ProximalScore(model.parameters(), 50, draws=draws)
     before = [p.detach().clone() for p in model.parameters()]
     x, y = MLP.batch()
 
@@ -83,11 +83,11 @@ def test_a_closure_whose_loss_is_a_sum_is_refused(draws: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_closure_is_the_same_as_blocks(shell: str) -> None:
     model, twin = MLP.module(), MLP.module()
-    opt = SHELLS[shell](model.parameters(), 50, samples=2)
-    other = SHELLS[shell](twin.parameters(), 50, samples=2)
+    opt = OPTIMIZERS[shell](model.parameters(), 50, draws=2)
+    other = OPTIMIZERS[shell](twin.parameters(), 50, draws=2)
     train(opt, MLP, model, 2, draws=2)
     for i in range(2):
 
@@ -113,11 +113,11 @@ def test_more_data_at_a_higher_temperature_is_the_same_posterior() -> None:
         torch.testing.assert_close(a["sd"], b["sd"], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 @pytest.mark.parametrize(("data", "temperature"), [(60, 1.0), (10**7, 1e-6)])
 def test_every_scale_stays_in_range(shell: str, data: int, temperature: float) -> None:
     model = MLP.module()
-    opt = SHELLS[shell](model.parameters(), data, temperature=temperature)
+    opt = OPTIMIZERS[shell](model.parameters(), data, temperature=temperature)
     train(opt, MLP, model, 20, draws=2)
     for state in opt.state.values():
         assert all(torch.isfinite(v).all() for v in state.values())
@@ -127,10 +127,10 @@ def test_every_scale_stays_in_range(shell: str, data: int, temperature: float) -
 
 
 @pytest.mark.parametrize("draws", [1, 2])
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_a_grad_scaler_changes_nothing(shell: str, draws: int) -> None:
     model, twin = MLP.module(), MLP.module()
-    opt, other = (SHELLS[shell](m.parameters(), 50) for m in (model, twin))
+    opt, other = (OPTIMIZERS[shell](m.parameters(), 50) for m in (model, twin))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     train(opt, MLP, model, 3, draws=draws)
     for i in range(3):
@@ -193,17 +193,17 @@ def test_schedulers_drive_the_learning_rate() -> None:
     assert opt.param_groups[0]["lr"] == 0.05
 
 
-@pytest.mark.parametrize("shell", ["exact", "gradient", "advi", "bam"])
+@pytest.mark.parametrize("shell", ["proximal", "descent", "advi", "bam"])
 def test_without_data_the_posterior_is_pulled_to_the_prior(shell: str) -> None:
     """With a zero loss the score is the prior's alone: means move to the prior mean, sds towards its sd."""
     p = torch.nn.Parameter(torch.full((5,), 1.0))
     own = {
-        "exact": {"lr": 0.5, "damping": 10.0},
-        "gradient": {"lr": 0.01, "sd_rate": 1.0},
+        "proximal": {"lr": 0.5, "damping": 10.0},
+        "descent": {"lr": 0.01, "sd_rate": 1.0},
         "advi": {"lr": 0.02},
         "bam": {"lr": 0.5, "damping": 10.0},
     }[shell]
-    opt = SHELLS[shell]([p], 10, prior_mean=2.0, prior_sd=0.5, init_sd=0.3, **own)
+    opt = OPTIMIZERS[shell]([p], 10, prior_mean=2.0, prior_sd=0.5, init_sd=0.3, **own)
     for _ in range(600):
         for _ in range(2):
             with opt.sample():
@@ -259,7 +259,7 @@ def test_compiled_models_and_activation_checkpointing_see_the_drawn_weights() ->
 
 def test_bam_needs_its_draws_from_one_batch_for_the_variance_only() -> None:
     p = torch.nn.Parameter(torch.zeros(3))
-    opt = BaM([p], 10, lr=0.5, init_sd=0.1)
+    opt = PairedBaM([p], 10, lr=0.5, init_sd=0.1)
     for _ in range(2):
         with opt.sample():
             p.grad = 5 * torch.ones(

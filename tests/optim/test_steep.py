@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import SHELLS
+from small_networks import OPTIMIZERS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.optim import SGLD, BaM, ProximalScore
-from bayescore.optim.base import Shell
+from bayescore.optim import SGLD, PairedBaM, ProximalScore
+from bayescore.optim.base import BayesianOptimizer
 
-MAKERS = {"exact": ProximalScore, "bam": BaM, "sgld": SGLD}
+MAKERS = {"proximal": ProximalScore, "bam": PairedBaM, "sgld": SGLD}
 
 
 def network() -> nn.Sequential:
@@ -27,7 +27,7 @@ def curve(n: int = 64) -> tuple[Tensor, Tensor]:
     return x, (1.5 * x).sin()
 
 
-def train(opt: Shell, model: nn.Module, steps: int, noise: float) -> list[float]:
+def train(opt: BayesianOptimizer, model: nn.Module, steps: int, noise: float) -> list[float]:
     """Losses in units of an unscaled squared error."""
     x, y = curve()
     found = []
@@ -62,7 +62,7 @@ def test_rate_and_initial_sd_are_those_of_the_curvature() -> None:
     group = opt.param_groups[0]
     assert group["updates"] == 0  # the update that would have gone too far is left out
     assert all(torch.equal(means[name], p) for name, p in model.state_dict().items())
-    assert group["init_sd"] == pytest.approx(before * group["pace"] ** 0.5)
+    assert group["init_sd"] == pytest.approx(before * group["lr_factor"] ** 0.5)
     for p in model.parameters():
         torch.testing.assert_close(opt.state[p]["sd"], torch.full_like(p, group["init_sd"]))
 
@@ -80,15 +80,15 @@ def test_a_classification_and_a_rate_that_was_given_are_left_alone(name: str) ->
                     F.cross_entropy(model(x), torch.arange(60) % 3).backward()
             opt.step()
             opt.zero_grad()
-        assert opt.param_groups[0]["pace"] == 1.0
+        assert opt.param_groups[0]["lr_factor"] == 1.0
         return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
-    rate = {"exact": 0.1, "bam": 0.2, "sgld": 0.01}[name]
+    rate = {"proximal": 0.1, "bam": 0.2, "sgld": 0.01}[name]
     assert torch.equal(classified(), classified(lr=rate))
     model = network()
     opt = MAKERS[name](model.parameters(), 64, lr=1e-9)
     train(opt, model, 3, 1e-3)
-    assert opt.param_groups[0]["pace"] == 1.0
+    assert opt.param_groups[0]["lr_factor"] == 1.0
 
 
 def test_a_group_with_its_own_rate_is_not_watched() -> None:
@@ -96,8 +96,8 @@ def test_a_group_with_its_own_rate_is_not_watched() -> None:
     groups = [{"params": model[0].parameters(), "lr": 1e-6}, {"params": model[2].parameters()}]
     opt = ProximalScore(groups, 64)
     train(opt, model, 1, 0.01)
-    assert opt.param_groups[0]["pace"] == 1.0
-    assert opt.param_groups[1]["pace"] < 1
+    assert opt.param_groups[0]["lr_factor"] == 1.0
+    assert opt.param_groups[1]["lr_factor"] < 1
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -115,6 +115,6 @@ def test_a_watched_run_continues_bitwise(name: str) -> None:
 
 
 def test_methods_with_adams_steps_do_not_watch() -> None:
-    for shell in ("gradient", "advi"):
-        opt = SHELLS[shell](network().parameters(), 64)
-        assert opt.param_groups[0]["watch"] == 0
+    for shell in ("descent", "advi"):
+        opt = OPTIMIZERS[shell](network().parameters(), 64)
+        assert opt.param_groups[0]["steep_watch"] == 0

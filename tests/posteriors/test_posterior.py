@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from small_networks import NETWORKS, SHELLS, train
+from small_networks import NETWORKS, OPTIMIZERS, train
 from torch import nn
 
 from bayescore.nn import DrawsPosterior, Ensemble, GaussianPosterior, PointPosterior, Posterior, select
@@ -20,15 +20,15 @@ from bayescore.posteriors.prediction import ClassPrediction, ValuePrediction
 CONV = NETWORKS["conv"]
 
 
-def trained(shell: str = "exact", network: str = "conv"):  # type: ignore[no-untyped-def]
+def trained(shell: str = "proximal", network: str = "conv"):  # type: ignore[no-untyped-def]
     case = NETWORKS[network]
     model = case.module()
-    opt = SHELLS[shell](model.parameters(), 50)
+    opt = OPTIMIZERS[shell](model.parameters(), 50)
     train(opt, case, model, 4)
     return model, opt.posterior(model)
 
 
-@pytest.mark.parametrize("shell", ["exact", "sgld"])
+@pytest.mark.parametrize("shell", ["proximal", "sgld"])
 def test_prediction_is_deterministic_and_leaves_the_model_as_it_was(shell: str) -> None:
     model, posterior = trained(shell)
     model.train()
@@ -81,7 +81,7 @@ def posterior_draw(posterior: Posterior, x: torch.Tensor) -> torch.Tensor:
 def test_later_training_does_not_change_a_posterior() -> None:
     case = NETWORKS["conv"]
     model = case.module()
-    opt = SHELLS["exact"](model.parameters(), 50)
+    opt = OPTIMIZERS["proximal"](model.parameters(), 50)
     train(opt, case, model, 3)
     posterior = opt.posterior(model)
     x, _ = case.batch()
@@ -141,7 +141,7 @@ def test_mutual_information_is_what_the_draws_disagree_about() -> None:
     torch.testing.assert_close(prediction.mutual_information, torch.tensor([2.0]).log())
 
 
-@pytest.mark.parametrize("shell", ["exact", "sgld"])
+@pytest.mark.parametrize("shell", ["proximal", "sgld"])
 def test_a_saved_posterior_predicts_the_same_in_a_fresh_model(shell: str, tmp_path: Path) -> None:
     _, posterior = trained(shell)
     posterior.save(tmp_path / "net.safetensors")
@@ -156,7 +156,7 @@ def test_a_saved_posterior_predicts_the_same_in_a_fresh_model(shell: str, tmp_pa
 def test_learned_noise_is_saved_and_a_callable_is_asked_for(tmp_path: Path) -> None:
     case = NETWORKS["tied"]
     model = case.module()
-    opt = SHELLS["advi"](model.parameters(), 50)
+    opt = OPTIMIZERS["advi"](model.parameters(), 50)
     train(opt, case, model, 1)
     like = Gaussian("learned")
     with torch.no_grad():

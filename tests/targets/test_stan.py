@@ -330,6 +330,6 @@ def test_numpy_numbers_and_truth_values_are_data(target: Stan) -> None:
 
 def test_a_fit_runs_on_a_stan_target(target: Stan) -> None:
     start = bs.families.FullGaussian.init(target.dim)
-    fit = bs.fit(target, start, bs.methods.BaM(batch=8), steps=60, progress=False)
+    fit = bs.fit(target, start, bs.methods.BaM(draws=8), steps=60, progress=False)
     assert fit.elbo is not None
     assert fit.elbo.value > fit.history["elbo"][0] + 10

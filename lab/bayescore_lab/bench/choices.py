@@ -112,7 +112,10 @@ class StepMethod:
     @property
     def missing(self) -> str | None:
         """Why it cannot run here, or None."""
-        absent = self.module is not None and find_spec(self.module) is None
+        if self.module is None:
+            return None
+        spec = find_spec(self.module)
+        absent = spec is None or spec.origin is None  # None: a mere folder of that name on the path
         return f"{self.module} is not installed: {INSTALL}" if absent else None
 
 

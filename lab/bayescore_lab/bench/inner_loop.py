@@ -37,7 +37,8 @@ def inner_loop_part(repeats: int, notify: Notify, *, steps: int = 1000, mixture_
     ratios: list[Ratio] = []
     for target, family, T, bar in cases:
         problem = f"{'Gaussian' if isinstance(family, FullGaussian) else 'mixture of order 5'}, D=3, T={T}"
-        method = low_dimensional_method("proximal", type(family), inner_steps=STEPS, optimizer="adam")
+        kind = "full" if isinstance(family, FullGaussian) else "mixture"
+        method = low_dimensional_method("proximal", family=kind, inner_steps=STEPS, optimizer="adam")
         methods.append(method)
         with one_thread():
             times = _time_both(target, family, method, T, repeats, prefixed(problem, notify))

@@ -88,6 +88,8 @@ class GradientStep:
             x.add_(first, alpha=-eta)
             return first, second
         fade, correction = corrections(k)
-        first, second, size = adam_moments(first, second, gradient, correction, EPSILON if floor is None else floor)
+        first, second, size = adam_moments(
+            first, second, gradient, correction, EPSILON if floor is None else floor
+        )
         x.addcdiv_(first, size, value=-eta * fade)
         return first, second

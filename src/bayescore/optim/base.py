@@ -70,6 +70,7 @@ from bayescore.optim.noise import Noise, counter_key, generator_normal, stream_n
 from bayescore.optim.options import (
     COMMON,
     COUNTERS,
+    WHOLE,
     CommonOptions,
     check_group,
     check_own_groups,
@@ -117,6 +118,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     #: the fewest draws a step needs
     least_draws: ClassVar[int] = 1
+    #: options that hold for all groups of parameters
+    whole_options: ClassVar[tuple[str, ...]] = WHOLE
     # GradScaler then hands over its scale instead of skipping the step: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
@@ -173,7 +176,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._prepare()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        check_own_groups(param_group, self.defaults)
+        check_own_groups(param_group, self.defaults, self.whole_options)
         if "lr" in param_group or "init_sd" in param_group:
             param_group = {"steep_watch": 0, **param_group}
         super().add_param_group(param_group)
@@ -238,7 +241,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     ) -> Any:
         """A rule `rule(mean, *states, prior_mean, draws, o)` on a bucket; returns the totals of its terms."""
         if seen.g is None:
-            args, given = [bucket.flat[key] / seen.draws for key in SUMS], "sums"
+            args, given = [bucket.flat[key].div_(seen.draws) for key in SUMS], "sums"
         elif isinstance(seen.noise, str):
             args, given = [seen.g], seen.noise
         else:
@@ -627,7 +630,10 @@ class BayesianOptimizer(torch.optim.Optimizer):
             self._update(bucket, Seen(bucket.gathered(gradients), self._present_noise(bucket), 1))
         else:
             self._bad += 1
-            self._write_mean(bucket)
+            if "draw" in bucket.flat:  # a gradient that was written by hand, found by the step
+                self._release_draws([m.weight for m in bucket.members])
+            else:
+                self._write_mean(bucket)
         self._finish_bucket(bucket)
 
     def _finish_backward(self) -> bool:
@@ -673,6 +679,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         if self._open or self._head["taken"]:
             raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
+        self._release_draws()  # of a block that failed because it had no gradient
         list(self._members())  # makes the state
         found = super().state_dict()
         for group in found["param_groups"]:

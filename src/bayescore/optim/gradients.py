@@ -144,16 +144,16 @@ def is_used(g: Tensor | None) -> bool:
 
 def check_update_in_backward(group: dict[str, Any], least_draws: int) -> None:
     """Raise unless the options of a group can go with the update during backward."""
+    if least_draws > 1:
+        raise ValueError(
+            f"update_in_backward=True cannot go with {group['method']}, which needs several draws"
+        )
     for name in ("draws", "accumulate"):
         if group[name] > 1:
             raise ValueError(
                 f"update_in_backward=True uses every gradient when it arrives and cannot go with "
                 f"{name}={group[name]}; leave one of the two out"
             )
-    if least_draws > 1:
-        raise ValueError(
-            f"update_in_backward=True cannot go with {group['method']}, which needs several draws"
-        )
 
 
 @contextmanager

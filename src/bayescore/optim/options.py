@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any, TypedDict
 
@@ -16,6 +17,7 @@ from bayescore.checks import check_count
 __all__ = [
     "COMMON",
     "COUNTERS",
+    "WHOLE",
     "CommonOptions",
     "check_group",
     "check_own_groups",
@@ -130,9 +132,9 @@ def check_group(group: dict[str, Any]) -> None:
     _check_prior_mean(group)
 
 
-def check_own_groups(group: dict[str, Any], defaults: dict[str, Any]) -> None:
+def check_own_groups(group: dict[str, Any], defaults: dict[str, Any], whole: Sequence[str]) -> None:
     """Refuse options of a group that hold for the optimizer as a whole."""
-    for name in WHOLE:
+    for name in whole:
         if name in group and group[name] != defaults[name]:
             raise ValueError(
                 f"{name} holds for the whole optimizer and cannot differ between groups of parameters; "

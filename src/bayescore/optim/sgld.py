@@ -19,7 +19,7 @@ from bayescore.checks import check_count
 from bayescore.optim.base import BayesianOptimizer, Seen
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
-from bayescore.optim.options import CommonOptions
+from bayescore.optim.options import WHOLE, CommonOptions
 from bayescore.optim.steep import WATCHED
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.draws import DrawsPosterior
@@ -65,6 +65,8 @@ class SGLD(BayesianOptimizer):
             keep.
         common: as in ProximalScore; there is no init_sd, and no average: predictions are averaged.
     """
+
+    whole_options = (*WHOLE, "burn_in", "thin", "keep")
 
     def __init__(
         self,
@@ -142,7 +144,6 @@ class SGLD(BayesianOptimizer):
         return moved
 
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
-
         if not self._head["kept"]:
             head = self._head
             raise RuntimeError(

@@ -91,7 +91,10 @@ def inner_steps(
             tight = tight * (o.sd_lr * fade * first_r / size_r).exp()
             slow = size_r / (o.sd_lr * steep)
         else:
-            first_m, first_r = sgd_velocity(first_m, grad_m, o.momentum), sgd_velocity(first_r, grad_r, o.momentum)
+            first_m, first_r = (
+                sgd_velocity(first_m, grad_m, o.momentum),
+                sgd_velocity(first_r, grad_r, o.momentum),
+            )
             m = m - o.lr * first_m
             tight = tight * (o.sd_lr * first_r).exp()
     return (m, 1 / tight, first_m, first_r, second_m, second_r), (slope, slope * slope, slow)

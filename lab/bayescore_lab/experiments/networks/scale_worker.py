@@ -68,7 +68,7 @@ def attempt(config: dict[str, Any]) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         q0 = start(config["family"], target.dim)
-        method = low_dimensional_method(config["method"], type(q0), **config["options"])
+        method = low_dimensional_method(config["method"], family=config["family"], **config["options"])
         result = fit(target, q0, method, steps=config["steps"], metrics={}, progress=False, check=False)
         finite = bool(result.family.flat().isfinite().all())
         found |= {"ran": finite, "reason": "" if finite else "the parameters are not finite"}

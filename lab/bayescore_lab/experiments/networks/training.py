@@ -235,7 +235,7 @@ class Sampling(Learner):
 
 
 class Proximal(Sampling):
-    """ProximalScore, exact or gradient."""
+    """ProximalScore, or ProximalDescent where the options say solver="gradient"."""
 
     name = "proximal"
 

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from bayescore.optim import ProximalScore
-from bayescore.optim.precision import MEMORY
+from bayescore.rules.curvature import MEMORY
 
 
 @pytest.mark.parametrize("lr", [0.05, 3.0], ids=["slow", "beyond Newton's step"])
 @pytest.mark.parametrize("temperature", [1.0, 1e-4])
-def test_the_default_exact_solver_is_its_equations(temperature: float, lr: float) -> None:
-    """(1) to (11) of optim/exact.py, written out once more with a 2x2 system per weight."""
+def test_the_default_rule_is_its_equations(temperature: float, lr: float) -> None:
+    """(1) to (11) of rules/proximal.py, written out once more with a 2x2 system per weight."""
     N, B, dim, beta, damping, s0 = 400, 40, 6, 0.9, 3.0, 0.7
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(N, dim, generator=rng, dtype=torch.float64)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bayescore.families import FullGaussian, LowRankGaussian
 from bayescore.methods import BaM
 from bayescore.methods.bam import bam_full
-from bayescore.methods.patch import bam_patch
+from bayescore.methods.bam_low_rank import bam_low_rank_step
 from bayescore.targets import ScoreFunction
 from cases import F64, family, kl, normal, one_step
 
@@ -31,7 +31,7 @@ def step_full(q: FullGaussian, z, g, lam: float) -> tuple[torch.Tensor, torch.Te
 
 def step_low_rank(q: LowRankGaussian, z, g, lam: float) -> LowRankGaussian:
     lam_ = torch.full((1, 1), lam, dtype=F64)
-    mean, log_diagonal, columns = bam_patch(
+    mean, log_diagonal, columns = bam_low_rank_step(
         q.mean[None], q.log_diagonal[None], q.columns[None], z[None], g[None], lam_
     )
     return LowRankGaussian(mean[0], log_diagonal[0], columns[0])
@@ -61,7 +61,7 @@ def test_every_em_step_decreases_the_divergence(steps: int, monkeypatch: pytest.
     _, S = step_full(FullGaussian.from_moments(q.mean, q.covariance), z, g, 2.0)
     zero, values = torch.zeros(6, dtype=F64), []
     for count in (steps, steps + 1):
-        monkeypatch.setattr("bayescore.methods.patch.EM_STEPS", count)
+        monkeypatch.setattr("bayescore.methods.bam_low_rank.EM_STEPS", count)
         values.append(kl(zero, S, zero, step_low_rank(q, z, g, 2.0).covariance))
     assert values[1] <= values[0] + 1e-12
 
@@ -71,7 +71,7 @@ def test_a_low_rank_family_of_full_rank_takes_the_full_step(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank D - 1 plus a diagonal holds every covariance, so the projection has nothing to lose."""
-    monkeypatch.setattr("bayescore.methods.patch.EM_STEPS", 2000)
+    monkeypatch.setattr("bayescore.methods.bam_low_rank.EM_STEPS", 2000)
     q = family("low-rank", 4, seed, rank=3)
     z, g = draws(q, 5, seed)
     mean, S = step_full(FullGaussian.from_moments(q.mean, q.covariance), z, g, 1.0)
@@ -84,5 +84,5 @@ def test_the_low_rank_step_never_forms_a_square_matrix() -> None:
     """At 50,000 dimensions a square matrix would take 20 GB."""
     dim = 50_000
     q = LowRankGaussian.init(dim, 3, seed=0)
-    after = one_step(BaM(batch=3), q, ScoreFunction(lambda x: -x, dim))
+    after = one_step(BaM(draws=3), q, ScoreFunction(lambda x: -x, dim))
     assert after.flat().isfinite().all()

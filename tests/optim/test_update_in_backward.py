@@ -6,26 +6,28 @@ import math
 
 import pytest
 import torch
-from small_networks import NETWORKS, SHELLS
+from small_networks import NETWORKS, OPTIMIZERS
 from torch import nn
 from torch.nn import functional as F
 
-from bayescore.optim import BaM, ProximalScore
-from bayescore.optim.arriving import is_spent
-from bayescore.optim.base import Shell
+from bayescore.optim import BaM, PairedBaM, ProximalScore
+from bayescore.optim.base import BayesianOptimizer
+from bayescore.optim.gradients import is_used
 
-ONE_DRAW = [shell for shell in SHELLS if shell != "bam"]
+ONE_DRAW = [shell for shell in OPTIMIZERS if "bam" not in shell]
 
 
 @pytest.fixture(autouse=True)
 def _hidden_layers_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.buckets.SMALL", 20)
+    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
 
 
-def run(shell: str, case: str = "mlp", steps: int = 3, **options: object) -> tuple[nn.Module, Shell]:
+def run(
+    shell: str, case: str = "mlp", steps: int = 3, **options: object
+) -> tuple[nn.Module, BayesianOptimizer]:
     net = NETWORKS[case]
     model = net.module()
-    opt = SHELLS[shell](model.parameters(), 50, **options)
+    opt = OPTIMIZERS[shell](model.parameters(), 50, **options)
     torch.manual_seed(0)  # for the dropout inside attention
     for step in range(steps):
         with opt.sample():
@@ -53,14 +55,14 @@ def test_gradients_of_large_tensors_are_gone_when_backward_returns() -> None:
     opt = ProximalScore(model.parameters(), 50, update_in_backward=True)
     with opt.sample():
         net.loss(model, *net.batch()).backward()
-        assert is_spent(model[0].weight.grad)
-        assert not is_spent(model[2].bias.grad)
+        assert is_used(model[0].weight.grad)
+        assert not is_used(model[2].bias.grad)
     with torch._C.DisableTorchFunctionSubclass():
         assert model[0].weight.grad.untyped_storage().nbytes() == 4
     opt.step()
 
 
-def block(opt: Shell, model: nn.Module) -> None:
+def block(opt: BayesianOptimizer, model: nn.Module) -> None:
     net = NETWORKS["mlp"]
     with opt.sample():
         net.loss(model, *net.batch()).backward()
@@ -68,11 +70,14 @@ def block(opt: Shell, model: nn.Module) -> None:
 
 def test_what_needs_all_gradients_at_once_is_refused_by_name() -> None:
     model = NETWORKS["mlp"].module()
-    for options, word in (({"samples": 2}, "samples=2"), ({"accumulate": 3}, "accumulate=3")):
+    for options, word in (({"draws": 2}, "draws=2"), ({"accumulate": 3}, "accumulate=3")):
         with pytest.raises(ValueError, match=word):
             ProximalScore(model.parameters(), 50, update_in_backward=True, **options)
-    with pytest.raises(TypeError, match="update_in_backward"):
-        BaM(model.parameters(), 50, update_in_backward=True)  # type: ignore[call-arg]
+    for kind in (BaM, PairedBaM):
+        with pytest.raises(
+            ValueError, match=f"update_in_backward=True cannot go with {kind.__name__}, which"
+        ):
+            kind(model.parameters(), 50, update_in_backward=True, draws=2)
     with pytest.raises(ValueError, match="True or False"):
         ProximalScore(model.parameters(), 50, update_in_backward="yes")  # type: ignore[arg-type]
     opt = ProximalScore(model.parameters(), 50, update_in_backward=True)
