@@ -112,7 +112,10 @@ class StepMethod:
     @property
     def missing(self) -> str | None:
         """Why it cannot run here, or None."""
-        absent = self.module is not None and find_spec(self.module) is None
+        if self.module is None:
+            return None
+        spec = find_spec(self.module)
+        absent = spec is None or spec.origin is None  # None: a mere folder of that name on the path
         return f"{self.module} is not installed: {INSTALL}" if absent else None
 
 
@@ -134,28 +137,28 @@ METHODS: dict[str, StepMethod] = {
     for method in (
         _torch("adamw", "AdamW, default", 4.2, "AdamW"),
         _torch("adamw-fused", "AdamW, fused", 4.1, "AdamW", fused=True),
-        _ours("proximal", "ProximalScore, exact", 5.5, "proximal"),
+        _ours("proximal", "ProximalScore", 5.5, "proximal"),
         _ours(
             "proximal-in-backward",
-            "ProximalScore, exact, update_in_backward",
+            "ProximalScore, update_in_backward",
             4.5,
             "proximal",
             update_in_backward=True,
         ),
         _ours(
             "proximal-lean",
-            "ProximalScore, exact, update_in_backward, no momentum",
+            "ProximalScore, update_in_backward, no momentum",
             3.5,
             "proximal",
             update_in_backward=True,
             momentum=0.0,
         ),
         _torch("sgd", "SGD", 2.1, "SGD", lr=1e-3),
-        _ours("proximal-gradient", "ProximalScore, gradient", 8.5, "proximal", solver="gradient"),
+        _ours("proximal-gradient", "ProximalDescent", 8.5, "proximal", solver="gradient"),
         _torch("adamw-foreach", "AdamW, foreach", 5.2, "AdamW", foreach=True),
         _ours("advi", "ADVI", 8.5, "advi"),
         _ours("sgld", "SGLD", 3.5, "sgld"),
-        _ours("bam", "BaM, 2 draws", 10.0, "bam", draws=2),
+        _ours("bam", "PairedBaM, 2 draws", 10.0, "bam", draws=2),
         StepMethod("authors-advi", "ADVI as the paper's authors wrote it", 10.5, "authors"),
         StepMethod("ivon", "IVON", 12.5, "ivon", module="ivon"),
         StepMethod("posteriors", "posteriors, diagonal VI", 20.0, "posteriors", module="posteriors"),

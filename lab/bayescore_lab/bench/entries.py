@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bayescore.methods import Method
 from bayescore_lab.methods import low_dimensional_method
@@ -59,20 +60,20 @@ class PeerMethod(Entry):
     modules: tuple[str, ...]
 
 
-def _descent(name: str, setting: Setting, **options: str) -> Method:
+def _descent(name: str, setting: Setting, **options: Any) -> Method:
     rate, draws = setting["learning_rate"], int(setting["draws"])
     return low_dimensional_method(name, learning_rate=rate, samples=draws, **options)
 
 
 OURS: tuple[OurMethod, ...] = (
     OurMethod(
-        "ProximalScore",
+        "WhitenedDescent",
         DESCENTS,
         lambda s: _descent("proximal", s),
         check_every=1,
     ),
     OurMethod(
-        "ProximalScore, metric=euclidean",
+        "ProximalDescent",
         DESCENTS,
         lambda s: _descent("proximal", s, metric="euclidean"),
         check_every=1,

@@ -2,8 +2,8 @@
 
 There is no forward pass: gradients lie ready. `copy_`, beside the methods, measures the bandwidth of the
 memory. A step of a method must at least move, in numbers per weight,
-    ProximalScore, exact       reads gradient, draw, mean, sd, momentum; writes mean (twice), sd, momentum   9
-    ProximalScore, gradient    the same with four moments instead of the momentum; so does ADVI             15
+    ProximalScore              reads gradient, draw, mean, sd, momentum; writes mean (twice), sd, momentum   9
+    ProximalDescent            the same with four moments instead of the momentum; so does ADVI             15
     AdamW                      reads weight, gradient, two moments; writes weight, two moments               7
     SGD                        reads weight, gradient; writes weight                                         3
     copy_                      reads one; writes one                                                         2

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bayescore.checks import unknown_name
 from bayescore_lab.engine.declare import Experiment, Run
 from bayescore_lab.engine.records import Record, Records, encode, run_id
 
@@ -116,6 +117,4 @@ def listed(words: str, known: Sequence[str]) -> list[str]:
 def _check_name(kind: str, word: str, choices: Iterable[str]) -> None:
     """Raise unless `word` is one of the choices; the error suggests the nearest."""
     if word not in (known := list(choices)):
-        from bayescore.checks import unknown_name  # loads torch, which a grid can do without
-
         raise unknown_name(kind, word, known)

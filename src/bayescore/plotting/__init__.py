@@ -1,10 +1,17 @@
-"""Pictures of fits and of classifiers' probabilities; they need matplotlib."""
+"""Pictures of fits and of classifiers' probabilities; they need matplotlib.
+
+Names are imported when they are first used, so that what needs only the style does not wait for torch.
+"""
 
 from __future__ import annotations
 
-from bayescore.plotting.calibration import draw_reliability, plot_reliability, plot_risk_coverage
-from bayescore.plotting.fits import draw_family, draw_target, plot_fit
-from bayescore.plotting.marginals import plot_marginals
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayescore.plotting.calibration import draw_reliability, plot_reliability, plot_risk_coverage
+    from bayescore.plotting.fits import draw_family, draw_target, plot_fit
+    from bayescore.plotting.marginals import plot_marginals
 
 __all__ = [
     "draw_family",
@@ -15,3 +22,19 @@ __all__ = [
     "plot_reliability",
     "plot_risk_coverage",
 ]
+
+_HOMES = {
+    "draw_family": "fits",
+    "draw_reliability": "calibration",
+    "draw_target": "fits",
+    "plot_fit": "fits",
+    "plot_marginals": "marginals",
+    "plot_reliability": "calibration",
+    "plot_risk_coverage": "calibration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"bayescore.plotting.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'bayescore.plotting' has no attribute {name!r}")

@@ -29,7 +29,7 @@ def test_quick_run_prints_three_tables_and_writes_valid_records(tmp_path):
     words += ["--out", str(out), "--out", str(tables)]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    for text in ("inner loop:", "batch:", "same ELBO:", "ProximalScore", ">= 5", "<= 4"):
+    for text in ("inner loop:", "batch:", "same ELBO:", "WhitenedDescent", "ProximalDescent", ">= 5", "<= 4"):
         assert text in result.output
     found = json.loads(out.read_text(), parse_constant=strictly)
     assert {"benchmark", "config", "commit", "versions", "machine", "parts"} <= found.keys()

@@ -63,7 +63,9 @@ def test_every_entry_of_ours_makes_a_method_from_each_of_its_settings(entry):
 
 def test_gradient_methods_of_all_libraries_choose_from_one_grid():
     grids = {entry.name: entry.settings for entry in (*OURS, *PEERS) if "learning_rate" in entry.settings[0]}
-    assert {"ProximalScore", "ADVI", "NumPyro SVI", "BlackJAX full-rank VI"} <= set(grids)
+    assert {"WhitenedDescent", "ProximalDescent", "ADVI", "NumPyro SVI", "BlackJAX full-rank VI"} <= set(
+        grids
+    )
     assert len(set(map(id, grids.values()))) == 1
 
 

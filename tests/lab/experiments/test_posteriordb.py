@@ -7,14 +7,14 @@ import torch
 
 import bayescore as bs
 from bayescore.families import FullGaussian
-from bayescore.methods import ADVI, BaM, Method, ProximalScore
+from bayescore.methods import ADVI, BaM, Method, WhitenedDescent
 from bayescore.targets import Gaussian, NoisyScore
 from bayescore_lab.experiments.posteriordb.exact import EXPERIMENT as EXACT
 from bayescore_lab.experiments.posteriordb.fits import NoiseLevels
 from bayescore_lab.experiments.posteriordb.noisy import EXPERIMENT as NOISY
 
 
-@pytest.mark.parametrize("method", [ProximalScore(), ADVI(), BaM()], ids=lambda method: method.name)
+@pytest.mark.parametrize("method", [WhitenedDescent(), ADVI(), BaM()], ids=lambda method: method.name)
 def test_a_fit_among_other_noise_levels_is_the_fit_alone(method: Method) -> None:
     target, q0 = Gaussian.random(3, seed=0), FullGaussian.init(3)
     jobs = [(0, 0.1), (1, 0.1), (0, 1.0), (1, 1.0)]

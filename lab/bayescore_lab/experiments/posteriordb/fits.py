@@ -175,7 +175,8 @@ def _together(
     options = dict(config["options"])
     if rate is not None:
         options["learning_rate"] = rate
-    method = low_dimensional_method(config["method"], **options)
+    family = "mixture" if config.get("components") else "full"
+    method = low_dimensional_method(config["method"], family=family, **options)
     exact = _target(config["posterior"])
     betas = [beta for _, beta in jobs]
     records = RECORDS[any(betas)]

@@ -77,6 +77,13 @@ def _target(config: dict[str, Any], seed: int) -> Known:
     )
 
 
+def _family(config: dict[str, Any]) -> str:
+    """The kind of family that the config asks for."""
+    if config.get("diagonal"):
+        return "diagonal"
+    return "full" if config["family"]["kind"] == "gaussian" else "mixture"
+
+
 def _start(config: dict[str, Any], seed: int, method: bs.methods.Method) -> Family:
     """q0: the same for all methods; one that needs a Gaussian starts from the moments of the mixture."""
     dim, spec = config["target"]["dim"], config["family"]
@@ -102,7 +109,7 @@ def _fit(config: dict[str, Any], seeds: Sequence[int], rate: float | None) -> li
         options["learning_rate"] = rate
         if config["method"] == "proximal":  # a tuned arm is the paper's algorithm unless it says otherwise
             options.setdefault("metric", "euclidean")
-    method = low_dimensional_method(config["method"], **options)
+    method = low_dimensional_method(config["method"], family=_family(config), **options)
     targets = [_target(config, seed) for seed in seeds]
     batch = type(targets[0]).stack(targets)
     metrics: dict[str, Any] = {"forward_kl": ForwardKL(batch, config["trace_draws"], seed=1)}
