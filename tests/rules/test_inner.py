@@ -142,6 +142,19 @@ def test_the_exact_posterior_is_a_fixed_point(adam: bool, floor: float) -> None:
     torch.testing.assert_close(slope, torch.zeros(DIM, dtype=F64), rtol=0.0, atol=1e-12)
 
 
+@pytest.mark.parametrize("c", [1.0, 0.01])
+def test_the_floor_is_a_share_of_the_gradient_that_the_score_of_q_t_itself_would_have(c: float) -> None:
+    """2 c^2/sigma_t^3 for the mean and 4 c^2/sigma_t^2 for log sigma, in a first step of Adam."""
+    p, kappa = problem(5, 3, 0.7), 0.3
+    (mean, sd, *_), _ = run(p, options(0.7, c, floor=kappa, corrections=inner_corrections(0, 1)), adam=True)
+    m, rho = p.mean.clone().requires_grad_(), p.sd.log().requires_grad_()
+    by_mean, by_rho = torch.autograd.grad(p.loss(m, rho), (m, rho))
+    step = by_mean / (by_mean.abs() + kappa * 2 / p.sd**3)
+    torch.testing.assert_close(mean, p.mean - 1e-3 * step, rtol=1e-8, atol=1e-10)
+    step = by_rho / (by_rho.abs() + kappa * 4 / p.sd**2)
+    torch.testing.assert_close(sd, p.sd * (-2e-3 * step).exp(), rtol=1e-8, atol=1e-10)
+
+
 def test_the_slope_is_curvature_times_variance_minus_one() -> None:
     p, curvature = problem(5, 2, 0.0), normal(DIM, seed=3).exp()
     eps = torch.tensor([[1.0], [-1.0]], dtype=F64).expand(2, DIM)
