@@ -11,10 +11,10 @@ from bayescore.inference.fitting import fit
 from bayescore.methods import Method
 from bayescore.targets import Gaussian, Target
 from bayescore.targets import GaussianMixture as MixtureTarget
-from bayescore_lab.bench.plain import plain_proximal
 from bayescore_lab.bench.results import Part, Ratio, Row
 from bayescore_lab.bench.timing import CoreShare, Notify, one_thread, prefixed, rounds, seconds_of
 from bayescore_lab.methods import low_dimensional_method
+from bayescore_lab.reference.families import plain_proximal
 
 __all__ = ["BAR", "inner_loop_part"]
 

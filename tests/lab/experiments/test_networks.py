@@ -21,9 +21,9 @@ from bayescore_lab.engine import Records
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED
 from bayescore_lab.experiments.networks import linear_gaussian, mnist, mnist_tuning, scale_limits
 from bayescore_lab.experiments.networks.mnist_arms import ARMS, DECAY_POWER, TUNED, EpochBudget, scaled
-from bayescore_lab.experiments.networks.printed import PrintedADVI, PrintedProximal
 from bayescore_lab.experiments.networks.scale_worker import attempt
 from bayescore_lab.experiments.networks.training import LEARNERS, batches, learn, network
+from bayescore_lab.reference.networks import PrintedADVI, PrintedProximal
 
 SHORT = EpochBudget(epochs=2, every=1, patience=2, batch_size=16, draws=2)
 

@@ -28,8 +28,8 @@ from bayescore.models import mlp
 from bayescore.nn import DropoutPosterior, GaussianPosterior, InsertedDropout, PointPosterior, Posterior
 from bayescore.rng import generator
 from bayescore_lab.experiments.networks.mnist_arms import EpochBudget
-from bayescore_lab.experiments.networks.printed import PrintedADVI, PrintedProximal
 from bayescore_lab.methods import network_optimizer
+from bayescore_lab.reference.networks import PrintedADVI, PrintedProximal
 
 __all__ = ["LEARNERS", "Learned", "Learner", "batches", "learn", "mnist_split", "network", "nll", "pictures"]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import bayescore as bs
-from bayescore_lab.bench import plain
-from bayescore_lab.bench.plain import plain_proximal
+from bayescore_lab.reference import families as plain
+from bayescore_lab.reference.families import plain_proximal
 
 GAUSSIAN = bs.targets.Gaussian.random(3, seed=1), bs.families.FullGaussian.init(3, seed=2)
 MIXTURE = bs.targets.GaussianMixture.random(3, 5, seed=1), bs.families.GaussianMixture.init(3, 5, seed=2)
