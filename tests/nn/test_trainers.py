@@ -1,7 +1,7 @@
 """Training frameworks: one that hands a closure to the optimizer, and one that calls backward by itself.
 
 Imitations of both run everywhere; Lightning and the Hugging Face Trainer themselves, by the recipes of the
-page on networks, where they are installed.
+reference on networks, where they are installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bayescore.optim.base import BayesianOptimizer
 from toy_problem import loader, rings
 
 CASE = NETWORKS["mlp"]
-PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "networks-reference.md").read_text()
 
 
 class ClosureTrainer:
@@ -138,7 +138,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
             torch.manual_seed(0)
             for code in re.findall(r"^```py\n(.*?)^```", PAGE, re.M | re.S):
                 if word in code:
-                    exec(compile(code, "networks.md", "exec"), names)
+                    exec(compile(code, "networks-reference.md", "exec"), names)
         return names
 
     return run

@@ -1,6 +1,6 @@
 """The MAP estimate by Adam, with the prior and the scaling of the Bayesian optimizers.
 
-With N data, temperature tau and the prior N(0, s0^2), in mean-loss units (docs/networks.md):
+With N data, temperature tau and the prior N(0, s0^2), in mean-loss units (docs/networks-reference.md):
     theta <- Adam on  l(theta) + delta/2 |theta|^2,   delta = tau / (N s0^2)                               (1)
 """
 
