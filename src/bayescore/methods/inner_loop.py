@@ -5,6 +5,11 @@ With g = grad log q_lambda, draws theta_i ~ q_t and their scores s_i, all but la
     d loss / d lambda = J^T e,   e_i = (2/S) ((1 + alpha) g(theta_i) - alpha g_t(theta_i) - s_i)       (2)
 J^T is the pullback of the score in lambda (families/matching.py). At the first step g = g_t: the gradient is
 then (2/S) J^T (g_t - s), unbiased for noisy scores, and alpha plays no part.
+
+Where the steps are Adam's, a floor under its divisor keeps a converged fit converged: a score residual much
+below a share kappa of the score itself no longer counts as signal,
+    floor = kappa rms(J^T 2 g_t), over the last hundred iterations or so                               (3)
+A diagonal Gaussian in the Euclidean norm has the expectation of it instead (rules/inner.py).
 """
 
 from __future__ import annotations
@@ -18,7 +23,9 @@ from torch import Tensor
 from bayescore.families.base import Family
 from bayescore.families.matching import Matching
 
-__all__ = ["run_inner_loop"]
+__all__ = ["adam_floor", "run_inner_loop"]
+
+SCALE_MEMORY = 0.99  # of the running mean square in (3)
 
 
 def run_inner_loop(
@@ -53,3 +60,13 @@ def run_inner_loop(
                 matching.refresh()
             descend(n, matching.gradient(k, c))  # (2)
     return moving
+
+
+def adam_floor(
+    matching: Matching, g_t: Tensor, scale: Tensor, kappa: float, step: int
+) -> tuple[Tensor, Tensor]:
+    """(3): the new running mean square (F, P), and the floor."""
+    reference = matching.gradient(2.0 / g_t.shape[-2], torch.zeros_like(g_t))
+    scale = (scale * SCALE_MEMORY).addcmul_(reference, reference, value=1 - SCALE_MEMORY)
+    floor = (scale / (1 - SCALE_MEMORY ** (step + 1))).sqrt_()
+    return scale, floor.mul_(kappa).add_(1e-12)

@@ -14,8 +14,8 @@ optimizer of the same name. Full Gaussians and mixtures are worked in the Choles
 where the score is bilinear: in that of the covariance the same algorithm diverges on real posteriors.
 
 Two safeguards, neither in the paper:
-    floor    Adam divides by sqrt(b) + kappa rms(J^T 2 g_t): a score residual much below a share kappa of
-             the score itself no longer counts as signal, and the converged fit stays converged.       (2)
+    floor    under Adam's divisor, methods/inner_loop.py (3), a share kappa of the size that the gradient has
+             for the score of q_t itself; for a diagonal Gaussian its expectation, rules/inner.py.     (2)
     clip     s_i is replaced by g_t + r min(1, c med/|r|), r = s_i - g_t, med a running median of |r|,
              moved by a factor exp(+-0.05) per iteration.                                              (3)
 """
@@ -34,7 +34,7 @@ from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.matching import Matching
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.gradient_step import GradientStep, Schedule, check_schedule, schedule_value
-from bayescore.methods.inner_loop import run_inner_loop
+from bayescore.methods.inner_loop import adam_floor, run_inner_loop
 from bayescore.rng import Streams
 from bayescore.rules.draws import Draws
 from bayescore.rules.inner import InnerOptions, inner_corrections, inner_steps
@@ -42,7 +42,6 @@ from bayescore.rules.inner import InnerOptions, inner_corrections, inner_steps
 __all__ = ["ProximalDescent", "ProximalDescentInfo", "ProximalDescentState"]
 
 Moments = tuple[Tensor, Tensor, Tensor]  # first, second, scale
-SCALE_MEMORY = 0.99  # of the running mean square in (2)
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class ProximalDescent(Method):
         def prepare(matching: Matching, g_t: Tensor) -> None:
             nonlocal scale, floor
             if state.scale.numel():
-                scale, floor = self._floor(state, matching.gradient(2.0 / self.draws, torch.zeros_like(g_t)))
+                scale, floor = adam_floor(matching, g_t, state.scale, self.floor, state.step)
 
         def descend(n: int, gradient: Tensor) -> None:
             nonlocal first, second
@@ -171,12 +170,6 @@ class ProximalDescent(Method):
         if self.reset:
             return 0, (torch.zeros_like(state.first), torch.zeros_like(state.second))
         return state.step * self.inner_steps, (state.first, state.second)
-
-    def _floor(self, state: ProximalDescentState, reference: Tensor) -> tuple[Tensor, Tensor]:
-        """(2): kappa times the root mean square of J^T 2 g_t over the last hundred iterations or so."""
-        scale = (state.scale * SCALE_MEMORY).addcmul_(reference, reference, value=1 - SCALE_MEMORY)
-        floor = (scale / (1 - SCALE_MEMORY ** (state.step + 1))).sqrt_()
-        return scale, floor.mul_(self.floor).add_(1e-12)
 
     def _clip(
         self, state: ProximalDescentState, s: Tensor, g: Tensor, norm: Tensor

@@ -13,7 +13,7 @@ the residual counts for no more than is usual in the score of q_t itself:
 (a diagonal q has a factor per coordinate, so |x|^2 is that of the coordinate). Where the score is exact the
 residual dies away by itself and nothing needs a floor; where it is noisy no draw can throw q far.
 
-optimizer="adam" keeps Adam's moments in these coordinates, with the floor of methods/proximal_descent.py (2).
+optimizer="adam" keeps Adam's moments in these coordinates, with the floor of methods/inner_loop.py (3).
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ from bayescore.families.full import FullGaussian
 from bayescore.families.matching import Matching
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.gradient_step import GradientStep, Schedule, check_schedule, schedule_value
-from bayescore.methods.inner_loop import run_inner_loop
+from bayescore.methods.inner_loop import adam_floor, run_inner_loop
 from bayescore.rng import Streams
 
 __all__ = ["WhitenedDescent", "WhitenedDescentState"]
 
 NORMALISED_LR = 0.1  # eta of (1)
-SCALE_MEMORY = 0.99  # of the running mean square that gives Adam's floor
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,7 @@ class WhitenedDescent(Method):
         def prepare(matching: Matching, g_t: Tensor) -> None:
             nonlocal scale, floor
             if scale.numel():
-                reference = matching.gradient(2.0 / self.draws, torch.zeros_like(g_t))
-                scale = (scale * SCALE_MEMORY).addcmul_(reference, reference, value=1 - SCALE_MEMORY)
-                floor = (scale / (1 - SCALE_MEMORY ** (t + 1))).sqrt_().mul_(self.floor).add_(1e-12)
+                scale, floor = adam_floor(matching, g_t, scale, self.floor, t)
 
         def descend(n: int, gradient: Tensor) -> None:
             nonlocal first, second
