@@ -73,7 +73,7 @@ def test_the_noise_of_a_fit_is_not_that_of_its_target_or_start(seed: int) -> Non
     target = bs.targets.Gaussian.random(3, seed=seed)
     watched = bs.targets.ScoreFunction(lambda x: noise.append(x.clone()) or -x, 3)
     bs.fit(
-        watched, bs.families.FullGaussian.init(3), bs.methods.GSM(batch=1), steps=1, seed=seed, check=False
+        watched, bs.families.FullGaussian.init(3), bs.methods.GSM(draws=1), steps=1, seed=seed, check=False
     )
     first = noise[0][0]  # the first draw from N(0, I) is the noise itself
     assert not torch.equal(first, target.mean)

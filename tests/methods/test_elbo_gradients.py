@@ -51,8 +51,11 @@ def test_advi_follows_the_gradient_of_the_elbo(kind: str, stick: bool) -> None:
 
 @pytest.mark.parametrize("stick", [False, True])
 def test_advi_needs_scores_alone(stick: bool) -> None:
-    """On the same target without its density it takes the same steps."""
-    blind = ScoreFunction(lambda x: TARGET.score(x), 3)
+    """On the same target without its density it takes the same steps.
+
+    The function is asked at points (S, D), and answers as the target does at (1, S, D): the same product.
+    """
+    blind = ScoreFunction(lambda x: TARGET.score(x.unsqueeze(0)).squeeze(0), 3)
     q, method = family("full"), ADVI(stick=stick, draws=2)
     a, b = walk(method, q, TARGET, steps=3), walk(method, q, blind, steps=3)
     assert torch.equal(a.flat(), b.flat())
