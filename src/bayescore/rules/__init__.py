@@ -1,7 +1,7 @@
 """Update rules: pure elementwise functions under numbered equations, called by `methods` and by `optim`.
 
-A rule takes tensors of any one shape and returns new ones; it changes nothing, draws nothing and knows
-neither families nor networks. What the draws of a step have to say reaches it as `Draws` (rules/draws.py).
+A rule takes tensors that all have the same shape and returns new ones. It modifies nothing, draws nothing and
+knows neither families nor networks. The draws of a step reach it as averages, `Draws` (rules/draws.py).
 """
 
 from __future__ import annotations
