@@ -1,4 +1,4 @@
-"""Checks at the boundary: shapes, counts, names and memory, with errors a user can act on.
+"""Checks of user input: shapes, counts, names and memory, with errors a user can act on.
 
 torch is imported where a check needs it: the command line checks names and counts without waiting for it.
 """
@@ -26,12 +26,12 @@ __all__ = [
     "unknown_name",
 ]
 
-#: what other libraries call an option of ours
+#: names that other libraries use, and the name of the same option here
 SYNONYMS = {"learning_rate": "lr", "step_size": "lr", "samples": "draws", "num_samples": "draws"}
 
 
 def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> None:
-    """Raise unless `value` ends in the given dimensions; a string stands for any size."""
+    """Raise unless the last dimensions of `value` are the given ones; a string matches any size."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -58,7 +58,7 @@ def check_count(name: str, value: int, least: int = 1) -> None:
 
 
 def check_number(name: str, value: float, what: str = "be positive", zero: bool = False) -> None:
-    """Raise unless `value` is a finite positive number (or zero, where that is allowed)."""
+    """Raise unless `value` is a finite positive number (or zero, if `zero` allows it)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must {what}; got {value!r}")
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
@@ -66,7 +66,7 @@ def check_number(name: str, value: float, what: str = "be positive", zero: bool 
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like `word`, if any comes close."""
+    """The choice most similar to `word`, if any is similar enough."""
     ours = {choice: choice for choice in choices}
     names = {other: name for other, name in SYNONYMS.items() if name in ours} | ours
     found = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.4)
@@ -82,7 +82,7 @@ def unknown_name(kind: str, word: str, choices: Iterable[str]) -> ValueError:
 
 
 def available_memory() -> int:
-    """Bytes of main memory that are available now (all of it where the system does not say)."""
+    """Bytes of main memory that are available now (all of it if the system does not say)."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:
@@ -94,7 +94,7 @@ def available_memory() -> int:
 
 
 def check_memory(what: str, need: int, device: torch.device, remedy: str) -> None:
-    """Refuse what does not fit into memory; warn about what takes more than 1 GB."""
+    """Raise if `need` bytes do not fit into memory; warn if they are more than 1 GB."""
     import torch
 
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()

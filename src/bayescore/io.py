@@ -1,7 +1,7 @@
 """Files: one atomic write for the whole library, and one format, safetensors with a JSON text in its header.
 
-Nothing is pickled. A file appears complete or not at all: it is written into a private folder beside its
-destination, flushed to the disk, and moved into place.
+Nothing is pickled. A write is atomic: the file is written into a private folder next to its destination,
+flushed to the disk, and moved into place, so that a reader sees a complete file or none.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["read_tensors", "replacing", "write_bytes", "write_tensors"]
 def replacing(path: Path) -> Iterator[Path]:
     """Give the path of a file for the block to write; it replaces `path` if the block raises nothing.
 
-    The file lies in a private folder with a random name beside `path`, so that nobody else can put a link in
-    its place. It is created like any other file: its permissions are those that the umask leaves.
+    The file is in a private folder with a random name next to `path`, so that no other user can replace it by
+    a link. It is created like any other file, with the permissions of the umask.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in; make it first")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bayescore-") as folder:
         part = Path(folder) / path.name
         yield part
-        with part.open("rb+") as file:  # for reading only, some systems refuse to flush it
+        with part.open("rb+") as file:  # some systems refuse to flush a file that is open for reading only
             os.fsync(file.fileno())
         os.replace(part, path)
 
@@ -52,7 +52,7 @@ def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, T
 
 
 def read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a file whose header says that it has this format."""
+    """Header and tensors of a file; raises unless its header names this format."""
     with safe_open(path, framework="pt") as file:
         text = (file.metadata() or {}).get("json")
         if text is None:

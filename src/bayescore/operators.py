@@ -1,7 +1,7 @@
 """torchvision with a build of torch that it was not compiled for: declare the operators its import needs.
 
-A wheel of torchvision is compiled for one build of torch. With another (a CPU build, say) its operators do
-not load and `import torchvision` fails, and with it every library that imports torchvision (laplace-torch,
+A wheel of torchvision is compiled for one build of torch. With another build (such as one for the CPU) its
+operators do not load, and `import torchvision` fails, as does every library that imports it (laplace-torch,
 torchmetrics, timm). Once the schemas are declared, models and transforms work; calling the operators still
 raises.
 """
@@ -18,7 +18,7 @@ _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_library: list[torch.library.Library] = []  # a declaration lives as long as its library object
+_library: list[torch.library.Library] = []  # declarations end when their library object is deleted
 
 
 def declare_vision_operators() -> None:

@@ -10,7 +10,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Progress bar with the loss, the score calls and the time that remains.
+    """Progress bar with the loss, the score calls and the remaining time.
 
     Arguments:
         total: number of steps.

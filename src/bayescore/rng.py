@@ -1,7 +1,7 @@
-"""Random streams: one generator per fit, so that no fit depends on its neighbours.
+"""Random streams: one generator per fit, so that no fit depends on the others.
 
-A batch of F fits owns F generators. Every draw has a leading dimension F, and row f comes from
-generator f alone: the same seed gives the same numbers whether a fit runs alone or among others.
+F fits that run together have F generators. Every random tensor has a leading dimension F, and row f comes
+from generator f alone: the same seed gives the same numbers whether a fit runs alone or with others.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Streams", "generator"]
 def generator(
     seed: int | torch.Generator | None, device: torch.device | str = "cpu", purpose: str = ""
 ) -> torch.Generator:
-    """A generator from a seed; a generator is returned as it is, None means a random seed.
+    """A generator from a seed; a generator is returned unchanged, None means a random seed.
 
-    One seed gives unrelated numbers for different purposes: a target, a start and a fit that share the seed 0
-    must not share their random numbers.
+    One seed gives independent numbers for different purposes: a target, a family and a fit with the seed 0
+    must not share random numbers.
     """
     if isinstance(seed, torch.Generator):
         return seed
@@ -79,7 +79,7 @@ class Streams:
     def restore(self, state: Tensor | Sequence[Tensor]) -> None:
         """Continue from what `state()` or `rows()` returned."""
         for g, row in zip(self.generators, state, strict=True):
-            g.set_state(row.clone())  # a view into the whole would crash some versions of torch
+            g.set_state(row.clone())  # a view of a larger tensor crashes some versions of torch
 
     def _gather(self, source, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
         options = {"dtype": self.dtype, "device": self.device}

@@ -113,7 +113,7 @@ def test_more_draws_give_the_mean_of_their_gradients() -> None:
 
 
 @pytest.mark.parametrize("mixture", ["gumbel", "stratified"])
-def test_noise_on_the_score_is_never_dropped_in_silence(mixture: str) -> None:
+def test_noise_on_the_score_is_never_silently_ignored(mixture: str) -> None:
     """An estimator that cannot work from noisy scores has to refuse them, not to look up exact ones."""
     target, quiet = (NoisyScore(MixtureTarget.random(3), beta) for beta in (5.0, 0.0))
     q, method = family("mixture"), ADVI(mixture=mixture)

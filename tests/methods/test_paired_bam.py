@@ -157,7 +157,7 @@ def paths(skipped: set[int], member: int | None = 1) -> tuple[list[bs.Fit], Tens
 
 
 @pytest.mark.parametrize("skipped", [{0}, {1}, {0, 1}, {4}, {5}, {4, 5}, {5, 6}], ids=str)
-def test_a_step_without_finite_scores_leaves_its_pair_without_a_say_in_the_variance(
+def test_a_pair_with_a_skipped_step_does_not_move_the_variance(
     skipped: set[int],
 ) -> None:
     clean, _ = paths(set(), None)

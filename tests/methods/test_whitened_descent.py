@@ -86,7 +86,7 @@ def test_it_keeps_no_moments() -> None:
 @pytest.mark.parametrize(
     "q", [FullGaussian.init(3), DiagonalGaussian.init(3)], ids=lambda q: type(q).__name__
 )
-def test_it_is_what_gaussians_get_without_a_word(q: FullGaussian | DiagonalGaussian) -> None:
+def test_normalised_descent_is_the_default(q: FullGaussian | DiagonalGaussian) -> None:
     said = WhitenedDescent(optimizer="normalised", inner_steps=2, lr=0.1)
     a, b = (one_step(method, q, FAR).flat() for method in (said, WhitenedDescent()))
     assert torch.equal(a, b)

@@ -34,7 +34,9 @@ def assert_same(one: nn.Module, two: nn.Module) -> None:
 
 @pytest.mark.parametrize("prior", [0.1, "current"])
 @pytest.mark.parametrize("shell", OPTIMIZERS)
-def test_together_as_alone(shell: str, prior: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_in_a_bucket_takes_the_same_steps_as_alone(
+    shell: str, prior: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     together, opt = trained(shell, prior_mean=prior)
     assert len(opt._gathered(list(opt._members()))) == 1
     monkeypatch.setattr("bayescore.optim.engine.SMALL", 0)
@@ -45,7 +47,7 @@ def test_together_as_alone(shell: str, prior: object, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("shell", OPTIMIZERS)
-def test_full_buckets_are_followed_by_others(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_bucket_is_closed_and_another_begun(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together, _ = trained(shell)
     monkeypatch.setattr("bayescore.optim.engine.FULL", 40)
     apart, opt = trained(shell)

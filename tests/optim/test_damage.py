@@ -77,7 +77,9 @@ def test_damaged_checkpoints_are_refused_and_change_nothing(
         ("advi", lambda s: s["state"][0]["second_r"].fill_(-1), "second_r of parameter 0 holds"),
     ],
 )
-def test_what_a_method_keeps_is_checked_too(shell: str, change: Callable[[Any], Any], message: str) -> None:
+def test_the_state_of_each_method_in_a_checkpoint_is_checked(
+    shell: str, change: Callable[[Any], Any], message: str
+) -> None:
     model = MLP.module()
     opt = OPTIMIZERS[shell](model.parameters(), 64)
     train(opt, MLP, model, 3)

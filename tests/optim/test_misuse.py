@@ -123,7 +123,7 @@ def test_a_misspelt_prior_mean_is_warned_about(slip: str) -> None:
         ProximalScore(model.named_parameters(), 64, prior_mean=given)
 
 
-def test_lawful_differences_of_prior_means_are_taken_in_silence() -> None:
+def test_prior_means_may_lack_parameters_and_name_others_without_a_warning() -> None:
     square = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 4))
     saved = {name: value.detach() for name, value in square.state_dict().items()}
     ProximalScore(square.named_parameters(), 64, prior_mean=saved)  # with buffers

@@ -230,7 +230,7 @@ def test_senseless_options_are_refused_with_their_name(make, message: str) -> No
         make(nn.Linear(2, 2).parameters())
 
 
-def test_a_sampled_chain_without_states_says_why() -> None:
+def test_a_chain_without_kept_states_says_why() -> None:
     model = MLP.module()
     opt = SGLD(model.parameters(), 50, burn_in=10)
     train(opt, MLP, model, 2)

@@ -269,7 +269,7 @@ def test_bam_needs_its_draws_from_one_batch_for_the_variance_only() -> None:
     assert (p < 0).all()
 
 
-def test_a_chain_keeps_as_many_states_as_it_was_told() -> None:
+def test_a_chain_keeps_at_most_the_given_number_of_states() -> None:
     p = torch.nn.Parameter(torch.zeros(3))
     opt = SGLD([p], 100, lr=0.01, burn_in=10, thin=2, keep=6)
     sizes = []

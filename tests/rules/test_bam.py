@@ -24,7 +24,7 @@ def test_the_root_solves_its_quadratic_and_is_positive(seed: int, lam: float, si
     torch.testing.assert_close(a * x.square() + x / lam, b, rtol=1e-11, atol=0.0)
 
 
-def test_where_there_is_no_root_it_is_the_point_where_two_become_one() -> None:
+def test_where_the_roots_are_complex_it_is_the_double_root_at_discriminant_zero() -> None:
     """At 4 a b = -1/lam^2 the two roots are 2 b lam."""
     b, lam = torch.ones(3, dtype=F64), 0.5
     edge = -1 / (4 * lam**2)

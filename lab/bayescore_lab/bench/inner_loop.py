@@ -73,7 +73,7 @@ def _time_both(
         fit(target, family, method, steps=T, seed=seed, metrics={}, progress=False, check=False)
 
     def plain(T: int, seed: int) -> None:
-        whitened = isinstance(family, FullGaussian)  # as our default measures (1) of plain.py
+        whitened = isinstance(family, FullGaussian)  # the norm of the library's default
         plain_proximal(target, family, steps=T, seed=seed, draws=DRAWS, inner_steps=STEPS, whitened=whitened)
 
     def timed(run: Callable[[int, int], None]) -> Callable[[int], float]:

@@ -74,7 +74,7 @@ class PeerProcess:
     ) -> RunResult:
         """Run until the goal is reached, the budget is used, or `limit` seconds are over.
 
-        A run that hangs is begun anew in a fresh process; nothing of it counts.
+        A run that hangs is discarded and restarted in a new process.
         """
         for _ in range(TRIES - 1):
             try:

@@ -16,7 +16,7 @@ switch is global; the libraries are imported where they are used. A peer is comp
                 order of our targets, and PyMC takes logarithms of positive ones as we do, so that its
                 Gaussian lives on our unconstrained space. The step function is compiled once per optimizer
                 and then called until the budget is used; its start, its optimizer's state and its random
-                numbers are set anew for every run. The optimizer with the lowest loss on a seed of its own at
+                numbers are reset for every run. The optimizer with the lowest loss on a seed of its own at
                 the same budget is chosen, off the clock: PyMC's default, or Adam with one of four rates.
 """
 

@@ -1,7 +1,7 @@
 """`bench predict`: what a prediction from S draws costs, against S times a forward pass and a draw of noise.
 
-With f the time of a forward pass and d that of drawing the weights, S samples cost t(S); the cost of one
-more sample and what it has beyond both are
+With f the time of a forward pass, d that of drawing the weights and t(S) that of a prediction from S draws,
+the cost of one more draw and its overhead are
     b = (t(S_max) - t(1)) / (S_max - 1),       overhead = b - f - d                                      (1)
 """
 

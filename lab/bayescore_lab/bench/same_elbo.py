@@ -1,9 +1,10 @@
-"""Part 3: wall-clock to the same ELBO, ours beside NumPyro and BlackJAX.
+"""Part 3: wall-clock time to the same ELBO, ours next to NumPyro and BlackJAX.
 
-Every entry chooses a setting from its grid: each is tried on a few seeds. The setting with which most runs
-reach the goal is chosen, among those the fastest, and where none reaches it the one that comes nearest. A run
-that takes twice as long as the best setting so far is given up. Then all take turns, with a new seed in every
-round, and the seconds until the ELBO first is at the goal count. The clock stops while an ELBO is evaluated.
+The setting of every entry is chosen from its grid, by trials on a few seeds: the setting with which most runs
+reach the goal; of several such settings the fastest; and if none reaches it, the one that comes nearest. A
+run that takes twice as long as the best setting so far is given up. Then all entries take turns, with a new
+seed in every round, and the seconds until the ELBO first reaches the goal are measured. The clock stops while
+an ELBO is evaluated.
 """
 
 from __future__ import annotations

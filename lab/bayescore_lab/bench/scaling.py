@@ -1,15 +1,15 @@
 """`bench scaling`: what the update costs per weight, from 1e5 to 3e8 weights, and with 1 to 50 draws a step.
 
-There is no forward pass: gradients lie ready. `copy_`, beside the methods, measures the bandwidth of the
-memory. A step of a method must at least move, in numbers per weight,
+There is no forward pass: the gradients exist already. In addition to the methods, `copy_` measures the memory
+bandwidth. A step of a method must move at least, in numbers per weight,
     ProximalScore              reads gradient, draw, mean, sd, momentum; writes mean (twice), sd, momentum   9
     ProximalDescent            the same with four moments instead of the momentum; so does ADVI             15
     AdamW                      reads weight, gradient, two moments; writes weight, two moments               7
     SGD                        reads weight, gradient; writes weight                                         3
     copy_                      reads one; writes one                                                         2
     sample()                   reads mean, sd; writes weight; and back: reads and writes weight and mean     7
-Its bandwidth is these bytes over the time of `step()`, which makes no noise. The noise is what `sample()`
-takes longer than moving its bytes as fast as `copy_` does.
+The bandwidth of a method is these bytes divided by the time of `step()`, which generates no noise. The time
+of the noise is that of `sample()` minus the time in which `copy_` would move the same bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`bench step`: what one training step costs in time and memory, method beside method.
+"""`bench step`: what one training step costs in time and memory, for all methods side by side.
 
-Every method has a worker process of its own. A block is a set of workers that live at once: as many as memory
-holds, the anchor always among them. In each round every worker of the block has one turn of a few steps, in
-an order that is reversed after every round, so that a disturbance of the machine hits all alike. What does
-not fit beside the others waits for the next block, in which the anchor is measured again.
+Every method has its own worker process. A block is a set of workers that run at the same time: as many as fit
+in memory, always including the anchor. In each round every worker of the block has one turn of a few steps,
+in an order that is reversed after every round, so that a disturbance of the machine affects all of them.
+Methods that do not fit wait for the next block, in which the anchor is measured again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timing side by side: arms take turns on one thread, and only ratios within one round are compared.
 
 A busy machine slows down for seconds at a time. Arms that take turns, in an order that is reversed after
-every round, meet the same disturbances; the median of the rounds' ratios is what counts, with its range.
+every round, have the same disturbances; the result is the median of the rounds' ratios, with its range.
 
 `StepClock` divides a training step into its phases; the memory of a process is measured here too.
 """

@@ -1,8 +1,8 @@
 """Evidence: grids of runs that write records, and the tables, figures and verdicts made from them.
 
-An experiment is one file that declares an `Experiment`. `run_plans` executes what is missing of its grid
+An experiment is one file that declares an `Experiment`. `run_plans` executes the missing runs of its grid
 and appends records; `draw` reads records and writes tables, figures, quantile traces and a summary;
-`build_report` puts summaries on one page. What an experiment's file needs is imported from here.
+`build_report` puts summaries on one page. An experiment's file imports everything it needs from here.
 
     from bayescore_lab.engine import Claim, Experiment, Outcome, Profile, Run, below
 

@@ -1,11 +1,11 @@
 """What an experiment declares: a grid of runs, how to execute them, and what the paper says about them.
 
-A run is named by (experiment, method, seed, config); everything that can change its result belongs in one of
-them. Runs of one `group` are handed to `execute` together, so that many small fits can run as one; the
+A run is identified by (experiment, method, seed, config); everything that can change its result belongs in
+one of them. Runs of one `group` are passed to `execute` together, so that many small fits can run as one; the
 result of a run must not depend on the others in its group.
 
 A module of `bayescore_lab/experiments/<area>/` that defines `EXPERIMENT = Experiment(...)`, or `EXPERIMENTS`
-for several, is found; there is no list to add it to.
+for several, is found automatically.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a run.
+    """The result of a run.
 
-    `trace` holds lists of one length, one of which is the experiment's axis (usually "score_calls").
-    `ended` says how a run ended when that is worth a word ("diverged"): breaking down numerically is a
-    result, raising an exception is a failure. `seconds` is the run's share of a batch; without it, the time
-    since the last outcome counts.
+    `trace` holds lists of equal length, one of which is the experiment's axis (usually "score_calls").
+    `ended` says how the run ended, if not normally ("diverged"): a numerical breakdown is a result, an
+    exception is a failure. `seconds` is the run's share of the time of its group; by default the time since
+    the last outcome.
     """
 
     run: Run
@@ -81,15 +81,15 @@ class Outcome:
     seconds: float | None = None
 
 
-#: the runs of one group to their outcomes
+#: a function from the runs of one group to their outcomes
 Execute = Callable[[Sequence[Run]], Iterable[Outcome]]
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A function by its place, "package.module:function", imported when it is first called.
+    """A function by its location, "package.module:function", imported when it is first called.
 
-    What executes runs needs torch; a declaration does not, and is listed without it.
+    The code that executes runs needs torch; a declaration does not, and is listed without it.
     """
 
     place: str
@@ -121,7 +121,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of the paper, and everything needed to make it again.
+    """One table or figure of the paper, and everything needed to reproduce it.
 
     `runs(settings, seeds, methods)` lists the grid of a profile; `execute(runs)` yields one `Outcome` per
     run and must be a function that can be imported, or `Imported`, because other processes call it. `tables`
@@ -200,7 +200,7 @@ def _modules(package: str) -> Iterator[ModuleType]:
 
 
 def _may_declare(module: str) -> bool:
-    """Whether the source of a module names an experiment; what executes runs, and needs torch, does not."""
+    """Whether the source of a module declares an experiment; modules that need torch do not."""
     spec = importlib.util.find_spec(module)
     source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
     return source is None or re.search(r"^EXPERIMENTS?\b", source, re.MULTILINE) is not None

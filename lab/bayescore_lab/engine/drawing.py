@@ -1,7 +1,7 @@
-"""From records to what is kept: tables, figures, quantile traces and a summary with the verdicts.
+"""From records to artefacts: tables, figures, quantile traces and a summary with the verdicts.
 
-Drawing only reads records, of the grid that was asked for. All it writes is small enough to be committed
-(no file above 1 MB), and the summary alone suffices to build the report.
+Drawing only reads records, those of the requested grid. All files are small enough to be committed (no file
+above 1 MB). The report is built from the summary and the figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bayescore_lab.engine.verdicts import Judgement
 
 __all__ = ["FILE_LIMIT", "Drawn", "NothingToDraw", "draw", "write_file"]
 
-#: bytes that no committed file exceeds
+#: largest size of a committed file, in bytes
 FILE_LIMIT = 1_000_000
 
 
@@ -33,7 +33,7 @@ class NothingToDraw(ValueError):
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was drawn: for the terminal to show, and where the files are."""
+    """The tables and verdicts that were drawn, for the terminal, and the files."""
 
     folder: Path
     records: Records
@@ -43,7 +43,7 @@ class Drawn:
 
 
 def draw(plan: Plan, out: Path) -> Drawn:
-    """Write the artefacts of a plan from the records in `out`; NothingToDraw where no run is finished."""
+    """Write the artefacts of a plan from the records in `out`; raises NothingToDraw if no run is finished."""
     store = RecordStore(plan.folder(out))
     everything = store.read()
     records = plan.choose(everything)
@@ -79,7 +79,7 @@ def draw(plan: Plan, out: Path) -> Drawn:
         "figures": [{"file": f.stem, "title": f.title, "caption": f.caption} for f in figures],
         "files": sorted(files),
     }
-    files["summary.json"] = dumps(summary, indent=1) + "\n"  # last: it speaks of the others
+    files["summary.json"] = dumps(summary, indent=1) + "\n"  # written last: it lists the others
     before = _drawn_before(folder)
     for name, content in files.items():
         write_file(folder / name, content)
@@ -89,7 +89,7 @@ def draw(plan: Plan, out: Path) -> Drawn:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Replace a file in one step; OSError says that the records are safe."""
+    """Replace a file atomically; an OSError says that the records are safe."""
     try:
         write_bytes(path, content.encode() if isinstance(content, str) else content)
     except OSError as problem:
@@ -132,7 +132,7 @@ def _facts(
 
 
 def _traces(plan: Plan, records: Records) -> str:
-    """Quantiles of every trace of every arm, on as many points as the size of a file allows."""
+    """Quantiles of every trace of every arm, on as many points as the limit of the file size allows."""
     text = ""
     for points in (200, 100, 50, 25):
         arms: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def _distinct(values: Any) -> list[Any]:
 
 
 def _drawn_before(folder: Path) -> set[str]:
-    """The files that the last drawing left; nothing else in the folder is ever removed."""
+    """The files of the last drawing; nothing else in the folder is ever removed."""
     try:
         return {Path(name).name for name in loads((folder / "summary.json").read_bytes())["files"]}
     except (OSError, ValueError, KeyError, TypeError):

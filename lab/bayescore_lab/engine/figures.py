@@ -38,7 +38,7 @@ __all__ = [
     "write_caption",
 ]
 
-#: bytes above which the curves of an SVG become pixels
+#: size in bytes above which the curves of an SVG are rasterised
 SVG_LIMIT = 300_000
 _DPI = 160
 _BAND = (0.1, 0.9)
@@ -47,7 +47,7 @@ _STAR: dict[str, Any] = {"marker": "*", "markersize": 11, "markeredgecolor": "bl
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with what every figure must say: how many seeds, and what budget each run had."""
+    """A drawing with what every caption must state: the number of seeds, and the budget of each run."""
 
     title: str
     drawing: Drawing
@@ -68,7 +68,7 @@ class Figure:
 
 
 def captioned(drawing: Drawing, records: Records, *, title: str, name: str = "", note: str = "") -> Figure:
-    """A figure of these records: their seeds, and as the budget the most score calls of a run."""
+    """A figure of these records: their seeds, and as the budget the largest number of score calls."""
     budget = f"up to {records.budget:,} score calls per run"
     return Figure(title, drawing, len(records.seeds), budget, name, note)
 
@@ -83,7 +83,7 @@ def panels(
 ) -> tuple[Drawing, list[Axes]]:
     """An empty drawing with its axes, row by row.
 
-    `width` and `height` are of one panel, in inches; `heights` gives every row a height of its own.
+    `width` and `height` are those of one panel, in inches; `heights` gives each row its own height.
     """
     from matplotlib.figure import Figure as Drawing
 
@@ -108,9 +108,9 @@ def plot_traces(
 ) -> None:
     """The median over seeds of each arm against score calls, in a band from the 10 % to the 90 % quantile.
 
-    A run that broke down counts as +inf: where the median did, the line ends; where only the upper quantile
-    did, the band reaches the top. `paper` puts a star at the right edge, at the paper's final value of an
-    arm.
+    A run that broke down counts as +inf: the line ends where the median is infinite, and the band reaches the
+    top where only the upper quantile is. `paper` puts a star at the right edge, at the paper's final value of
+    an arm.
     """
     arms = records.arms
     look = looks(arms) if look is None else look
@@ -123,7 +123,7 @@ def plot_traces(
     for name, trace in shown.items():
         kept = (trace.x > 0) if log_x else np.ones(trace.x.shape, dtype=bool)
         x, style = trace.x[kept], look[name]
-        # beyond the limits, so that the band runs out of the picture instead of breaking off
+        # clipped beyond the limits, so that the band leaves the picture instead of breaking off
         bottom, top = (np.clip(trace.level(q)[kept], *_beyond(low, high, log_y)) for q in _BAND)
         axes.fill_between(x, bottom, top, color=style.colour, alpha=0.16, linewidth=0)
         middle = trace.level(0.5)[kept]
@@ -180,7 +180,7 @@ def plot_points(
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel(label)
     low, high = axes.get_xlim()
-    if log and high < 100 * low:  # too few powers of ten to go by
+    if log and high < 100 * low:  # too few powers of ten for tick labels
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -200,7 +200,7 @@ def shared_legend(drawing: Drawing, columns: int = 4) -> None:
 
 
 def _limits(shown: Mapping[str, QuantileTrace], paper: Mapping[str, float], log: bool) -> tuple[float, float]:
-    """Limits that hold every finite median and every quantile that lies within a factor 10 of one."""
+    """Limits that contain every finite median, and every quantile within a factor of 10 of a median."""
     parts = [trace.level(0.5) for trace in shown.values()] + [
         np.array(list(paper.values()), dtype=np.float64)
     ]
@@ -242,7 +242,7 @@ def png(drawing: Drawing) -> bytes:
 
 
 def svg(drawing: Drawing) -> bytes:
-    """The drawing as vectors; where they are too many, the curves become pixels."""
+    """The drawing as vectors; if the file would be too large, the curves are rasterised."""
     data = _vectors(drawing)
     if len(data) > SVG_LIMIT:
         for axes in drawing.axes:

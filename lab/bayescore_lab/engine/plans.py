@@ -1,4 +1,4 @@
-"""The grid that a command asks for: an experiment, a profile, some seeds and some methods."""
+"""The grid that a command requests: an experiment, a profile, some seeds and some methods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """The words that ask for this grid."""
+        """The command line that requests this grid."""
         words = ["bayescore reproduce", self.experiment.id, "--profile", self.profile]
         if len(self.seeds) != self.experiment.profiles[self.profile].seeds:
             words += ["--seeds", str(len(self.seeds))]
@@ -45,7 +45,7 @@ class Plan:
         return out / self.experiment.id
 
     def artefacts(self, out: Path) -> Path:
-        """Where tables and figures go; a smaller grid never overwrites what all of `paper` drew."""
+        """Where tables and figures go; a smaller grid never overwrites those of the whole `paper` profile."""
         whole = len(self.seeds) >= self.experiment.profiles[self.profile].seeds
         part = "" if whole and self.methods == tuple(self.experiment.methods) else "-part"
         name = f"{self.profile}{part}"
@@ -66,7 +66,7 @@ def plan(
     seeds: int | None = None,
     methods: Sequence[str] | None = None,
 ) -> Plan:
-    """The grid of a profile, with its own number of seeds and all methods unless others are asked for."""
+    """The grid of a profile, by default with its own number of seeds and all methods."""
     _check_name(f"profile of {experiment.id}", profile, experiment.profiles)
     count = experiment.profiles[profile].seeds if seeds is None else seeds
     if count < 1:
@@ -100,7 +100,7 @@ def pick(experiments: Mapping[str, Experiment], name: str) -> Experiment:
 
 
 def listed(words: str, known: Sequence[str]) -> list[str]:
-    """The names of a list with commas; a name may hold commas itself: of several readings the longest counts.
+    """The names in a comma-separated list; a name may contain commas, and the longest match counts.
 
     >>> listed("Ours, exact, ADVI", ["Ours", "Ours, exact", "ADVI"])
     ['Ours, exact', 'ADVI']

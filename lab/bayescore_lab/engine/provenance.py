@@ -14,10 +14,9 @@ __all__ = ["commit", "machine", "usable_cores", "versions"]
 
 
 def commit(source: Path = Path(__file__).parents[1]) -> str:
-    """The commit of the tree that holds `source`, with "-dirty" where it was changed since, or "unknown".
+    """The commit of the tree that contains `source`, with "-dirty" if it was changed since, or "unknown".
 
-    A package that merely lies inside somebody's repository (an environment, say) is not tracked there:
-    "unknown".
+    It is "unknown" for a package inside some repository that does not track it (such as an environment).
     """
     try:
         tracked = _git(source, "ls-files", "--", ".")
@@ -31,7 +30,7 @@ def commit(source: Path = Path(__file__).parents[1]) -> str:
 
 
 def versions(more: Iterable[str] = ()) -> dict[str, str]:
-    """The versions of Python, of what computes the numbers, and of `more`; what is absent is left out."""
+    """The versions of Python, of the numerical libraries, and of `more`; absent ones are left out."""
     found = {"python": platform.python_version()}
     for name in ("bayescore", "torch", "numpy", "scipy", *more):
         try:

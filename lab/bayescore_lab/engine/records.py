@@ -1,13 +1,13 @@
-"""Records: strict JSON, one line per run, and the finished runs as tables, figures and verdicts see them.
+"""Records: strict JSON, one line per run, and the finished runs as tables, figures and verdicts use them.
 
-JSON has no word for the three floats that are not numbers. They are written as the strings "NaN", "Infinity"
-and "-Infinity" and read back as floats, everywhere; no setting may use these three words for anything else.
-Every other float is written with the digits that give it back bitwise.
+JSON has no NaN and no infinities. They are written as the strings "NaN", "Infinity" and "-Infinity" and read
+back as floats, everywhere; no setting may use these three strings for anything else. Every other float is
+written with enough digits to be read back bitwise.
 
 A file of records is append-only and safe against kills, full disks and a second process. A record is one
-line, written under an exclusive lock by a single write and flushed to the disk. Whoever holds the lock may
-rely on this: a last line without its newline, or that is not JSON, was cut off by a kill, and is removed; a
-bad line further up is damage from outside, and is reported by its number and left alone.
+line, written under an exclusive lock by a single write and flushed to the disk. So the process that holds the
+lock knows that a last line without its newline, or that is not JSON, was cut off by a kill: it is removed. A
+bad line further up was damaged by something else: it is reported by its number and left alone.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _decode(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Record:
-    """What one run was, what it found, and where and when it ran."""
+    """One run: its definition, its results, and where and when it ran."""
 
     experiment: str
     run: str
@@ -142,7 +142,7 @@ class Record:
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
-        """The inverse of `line`; ValueError where the line is not JSON or not a record."""
+        """The inverse of `line`; raises ValueError if the line is not JSON or not a record."""
         values = loads(line)
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or set(values) != names:
@@ -237,9 +237,9 @@ class Lines(Generic[T]):
 
     Arguments:
         path: the file.
-        parse: a line to an item; ValueError where the line does not hold one.
+        parse: from a line to an item; raises ValueError if the line does not hold one.
         line: the inverse, with the newline.
-        name: what an item may be added under only once, or None for an item that may be repeated.
+        name: the name of an item, which can be added only once, or None if it may be repeated.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Lines(Generic[T]):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(file)
             except OSError:
-                with suppress(OSError):  # what cannot be cut off now is dropped at the next start
+                with suppress(OSError):  # a half-written line that remains is dropped by the next read
                     os.ftruncate(file, self._offset)
                 raise
             for item, line in zip(items, lines, strict=True):
@@ -304,7 +304,7 @@ class Lines(Generic[T]):
             os.close(file)  # releases the lock
 
     def _read_new(self, file: int) -> list[T]:
-        """Read what was added since the last look; drop a half-written end. The caller holds the lock."""
+        """Read what was added since the last read; drop a half-written end. The caller holds the lock."""
         size = os.fstat(file).st_size
         if size < self._offset:  # someone replaced the file
             self._forget()
@@ -355,7 +355,7 @@ class RecordStore(Lines[Record]):
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make a folder and check that files can be written there; OSError says what to do where they cannot."""
+    """Make a folder and check that files can be written there; the OSError says what to do if not."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -1,8 +1,8 @@
-"""The report: one page of HTML that holds everything and needs nothing.
+"""The report: one self-contained page of HTML.
 
-It is built from the committed artefacts alone (`summary.json` and the figures beside it), never from records,
-and nothing is computed again. Of an experiment drawn with several profiles, `paper` is shown, else the one
-with most runs.
+It is built from the committed artefacts alone (`summary.json` and the figures next to it), never from
+records, and nothing is computed again. If an experiment was drawn with several profiles, `paper` is shown,
+else the one with most runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayescore_lab.engine.wording import counted, duration, number
 
 __all__ = ["build_report", "read_summaries"]
 
-# shape, class and word: the verdict does not hang on colour
+# shape and CSS class of a verdict: its meaning does not depend on colour alone
 _VERDICTS = {
     REPRODUCED: ("●", "yes"),
     PARTLY: ("◐", "part"),
@@ -35,7 +35,7 @@ Summary = Mapping[str, Any]
 
 
 def build_report(out: Path) -> Path:
-    """Write `out/report.html` from what was drawn below `out`; ValueError where nothing was."""
+    """Write `out/report.html` from the artefacts below `out`; raises ValueError if there are none."""
     summaries = read_summaries(out)
     if not summaries:
         raise ValueError(f"nothing was drawn in {out} yet; run `bayescore reproduce ID --out {out}` first")
@@ -56,14 +56,14 @@ def read_summaries(out: Path) -> list[tuple[Path, Summary]]:
             raise ValueError(
                 f"{file} is not a summary that `bayescore reproduce` wrote ({problem}); draw it again"
             ) from problem
-        rival = best.get(name)
-        if rival is None or key > (rival[1]["profile"] == "paper", rival[1]["finished"]):
+        other = best.get(name)
+        if other is None or key > (other[1]["profile"] == "paper", other[1]["finished"]):
             best[name] = (file.parent, summary)
     return sorted(best.values(), key=lambda pair: (_natural(pair[1]["location"]), pair[1]["experiment"]))
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Sorts "Fig. 2" before "Fig. 10"."""
+    """A sort key that puts "Fig. 2" before "Fig. 10"."""
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", text)]
 
 

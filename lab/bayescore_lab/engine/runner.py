@@ -1,6 +1,6 @@
-"""Running what is missing of a grid: resume, schedule, record.
+"""Running the missing runs of a grid: resume, schedule, record.
 
-What is recorded as finished is never executed again; what failed is tried again by the next command.
+A run that is recorded as finished is never executed again; a failed one is tried again by the next command.
 Experiments run in the order given, groups within an experiment by expected cost, the largest first, on one
 pool of processes.
 """
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that failed since this command was started, in words."""
+    """A run that failed during this command, with the error as a sentence."""
 
     experiment: str
     method: str
@@ -39,7 +39,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Tally:
-    """How far a command has come. `recorded` runs were there before; `left` is the expected time, seconds."""
+    """The progress of a command: `recorded` runs were finished before; `left` is in seconds, expected."""
 
     total: int
     recorded: int
@@ -59,10 +59,10 @@ def run_plans(
     jobs: int | None = None,
     watch: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """Execute what is not yet recorded in `out` of the plans, on `jobs` processes (default: all cores).
+    """Execute the runs that are not yet recorded in `out`, on `jobs` processes (default: all cores).
 
-    `watch` is called with the tally after every run. OSError where the folder cannot be written or the
-    disk is full: what was recorded until then stays.
+    `watch` is called with the tally after every run. Raises OSError if the folder cannot be written or the
+    disk is full; the records until then are safe.
     """
     count = provenance.usable_cores() if jobs is None else jobs
     if count < 1:
@@ -107,7 +107,7 @@ class _Session:
         return self.tally
 
     def _next(self) -> Task | None:
-        """The next group, without what another process on the same folder has finished meanwhile."""
+        """The next group, without runs that another process on the same folder has finished since."""
         while self.queue:
             task = self.queue.pop()
             done = self.stores[task.experiment].done()

@@ -1,4 +1,4 @@
-"""Intervals and tests over seeds or targets, with every degenerate case decided.
+"""Intervals and tests over seeds or targets, with every degenerate case defined.
 
     (1) mean          m +- t_{n-1} s / sqrt(n), Student
     (2) median        [x_(k), x_(n+1-k)], k the largest with 2 P(Bin(n, 1/2) < k) <= 1 - level, exact
@@ -6,8 +6,8 @@
     (4) signed ranks  2 P(sum of the ranks, each counted by a fair coin, <= observed), exact with ties too
     (5) Holm          p_(1) <= ... <= p_(m) become max_{j <= i} min(1, (m - j + 1) p_(j))
 
-An interval that the data cannot give (too few of them, or infinite ones in a mean) is (-inf, inf): it
-excludes nothing, so no verdict is ever reached for want of data.
+If the data do not determine an interval (too few values, or infinite ones in a mean), it is (-inf, inf): it
+excludes nothing, so too few data never lead to "reproduced" or "not reproduced here".
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether the data sufficed for an interval; one of infinite values is known too."""
+        """Whether the data determine the interval."""
         return self.low > -math.inf or self.high < math.inf
 
 
 @dataclass(frozen=True)
 class Test:
-    """A test's statistic and two-sided p-value; NaN where the data do not define them."""
+    """A test's statistic and two-sided p-value; NaN if the data do not define them."""
 
     __test__ = False  # not a test case
 
@@ -144,7 +144,7 @@ def paired_t(a: ArrayLike, b: ArrayLike) -> Test:
     if not d.any():
         return Test(0.0, 1.0, d.size)
     mean, error = float(np.mean(d)), float(np.std(d, ddof=1) / math.sqrt(d.size))
-    if error <= 1e-12 * abs(mean):  # constant but for rounding
+    if error <= 1e-12 * abs(mean):  # constant up to rounding
         return Test(math.copysign(math.inf, mean), 0.0, d.size)
     stats = _stats()
     t = mean / error
@@ -183,7 +183,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def differences(a: ArrayLike, b: ArrayLike) -> Floats:
-    """a - b by pairs, where two equal infinities differ by nothing."""
+    """a - b by pairs; the difference of two equal infinities is 0."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1:
         raise ValueError(f"pairs need two lists of one length; got shapes {x.shape} and {y.shape}")

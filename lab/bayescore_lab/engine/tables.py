@@ -1,6 +1,6 @@
-"""Tables: on the terminal and in Markdown rounded for people, in CSV with every digit.
+"""Tables: rounded on the terminal and in Markdown, with every digit in CSV.
 
-`arm_table` and `significance_table` are the two that most experiments want: every arm beside the paper's
+`arm_table` and `significance_table` are the two that most experiments use: every arm next to the paper's
 number, and significance by pairs.
 """
 
@@ -23,7 +23,7 @@ from bayescore_lab.engine.wording import interval_text, number
 
 __all__ = ["Cell", "Table", "arm_table", "significance_table"]
 
-#: an interval is one cell for people and three columns in CSV; None is an empty cell
+#: an interval is one cell in text and four columns in CSV; None is an empty cell
 Cell = str | int | float | Interval | None
 
 _STYLES = {"met": "green", "missed": "red"}  # by the last word of a cell
@@ -31,10 +31,10 @@ _STYLES = {"met": "green", "missed": "red"}  # by the last word of a cell
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows with a title; `name` tells the files of several tables apart.
+    """Columns and rows with a title; `name` distinguishes the files of several tables.
 
-    On the terminal a column of strings is aligned to the left, every other to the right, unless `left` names
-    the columns that are. A row with an empty first cell belongs to the row above.
+    On the terminal a column of strings is aligned to the left and every other to the right, unless `left`
+    names the columns that are aligned to the left. A row with an empty first cell belongs to the row above.
     """
 
     title: str
@@ -59,7 +59,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """The rows as people read them."""
+        """The rows as rounded text."""
         return [[_text(cell) for cell in row] for row in self.rows]
 
     def terminal(self) -> RichTable:
@@ -116,10 +116,10 @@ def arm_table(
     note: str = "",
     interval: Callable[[Sequence[float]], Interval] = median_interval,
 ) -> Table:
-    """One row per arm: the number of runs and, for each metric (heading -> metric), ours and the paper's.
+    """One row per arm: the number of runs and, by metric (heading -> metric), our value and the paper's.
 
-    A run without the metric counts as +inf; a cell is empty where no run of the arm has it. The paper's
-    column appears for the metrics that it has values for.
+    A run without the metric counts as +inf; a cell is empty if no run of the arm has the metric. There is a
+    column of the paper's values for each metric that it prints.
     """
     printed = {(value.arm, value.metric): value for value in paper}
     known = {value.metric for value in paper}

@@ -103,7 +103,7 @@ def _console(stderr: bool) -> Console:
 
 
 class Watch:
-    """Shows every tally and remembers the last one."""
+    """Shows every tally and keeps the last one."""
 
     def __init__(self, show: Callable[[Tally], None]) -> None:
         self.last: Tally | None = None

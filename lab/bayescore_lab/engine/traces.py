@@ -1,9 +1,9 @@
 """Traces of many seeds as quantiles on one grid.
 
-A trace is a staircase: at x it has the value recorded last at or before x, and after its end it keeps its
-last value. The grid of an arm is the recorded points where all runs share them, thinned to log-spaced ones,
-at most 200. A value that is NaN counts as +inf: a run that broke down is worse than any other, and leaving
-it out would flatter the survivors.
+A trace is a step function: at x it has the value recorded last at or before x, and after its end it keeps its
+last value. The grid of an arm is the union of the recorded points from where all runs have begun, thinned to
+at most 200 log-spaced ones. A value that is NaN counts as +inf: a run that broke down is worse than any
+other, and leaving it out would make the arm look better than it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class QuantileTrace:
 def quantile_trace(
     records: Records, metric: str, axis: str = "score_calls", points: int = 200
 ) -> QuantileTrace | None:
-    """The quantiles of one entry of the records' traces; None where no record has it."""
+    """The quantiles of one entry of the records' traces; None if no record has it."""
     curves = [
         (np.asarray(r.trace[axis], dtype=np.float64), np.asarray(r.trace[metric], dtype=np.float64))
         for r in records
@@ -49,15 +49,15 @@ def quantile_trace(
     ]
     if not curves:
         return None
-    start = max(x[0] for x, _ in curves)
+    begin = max(x[0] for x, _ in curves)
     known = np.unique(np.concatenate([x for x, _ in curves]))
-    grid = log_spaced(known[known >= start], points)
-    table = np.stack([_staircase(x, y, grid) for x, y in curves])  # (n, P)
+    grid = log_spaced(known[known >= begin], points)
+    table = np.stack([_step_function(x, y, grid) for x, y in curves])  # (n, P)
     return QuantileTrace(grid, quantiles(table, QUANTILES), QUANTILES, len(curves))
 
 
 def log_spaced(x: Floats, points: int) -> Floats:
-    """At most `points` of the sorted values x, evenly spread on a logarithmic scale, both ends among them."""
+    """At most `points` of the sorted values x, evenly spread on a logarithmic scale, including both ends."""
     if x.size <= points:
         return x
     positive = x[x > 0]
@@ -80,5 +80,5 @@ def quantiles(table: Floats, levels: tuple[float, ...]) -> Floats:
     return np.stack(rows)
 
 
-def _staircase(x: Floats, y: Floats, grid: Floats) -> Floats:
+def _step_function(x: Floats, y: Floats, grid: Floats) -> Floats:
     return y[np.searchsorted(x, grid, side="right") - 1]

@@ -1,7 +1,7 @@
-"""Verdicts on claims: three words, computed from confidence intervals by rules that are stated first.
+"""Verdicts on claims, computed from confidence intervals by rules that are stated beforehand.
 
-A rule says in words what it will do before it sees data. Its verdict is one of three words; where the records
-lack an arm that the rule compares, there is none.
+A rule states in words how it judges before it sees data. Its verdict is "reproduced", "partly" or "not
+reproduced here"; if the records lack an arm that the rule compares, there is no verdict.
 
 Arms are compared by pairs, seed by seed: equal seeds share a target. A metric that is missing or NaN counts
 as +inf: a run that broke down is worse than any other. Intervals of medians are exact for any distribution,
@@ -55,7 +55,7 @@ NOT_REPRODUCED: Verdict = "not reproduced here"
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict (None: the data for one are missing), the sentence with its numbers, and the numbers."""
+    """A verdict (None if data are missing), a sentence with its numbers, and the numbers themselves."""
 
     verdict: Verdict | None
     sentence: str
@@ -71,7 +71,7 @@ class Rule:
 
 
 def judge_interval(interval: Interval, low: float, high: float) -> Verdict:
-    """Reproduced where the interval lies inside [low, high], not where it lies outside, else partly."""
+    """Reproduced if the interval lies inside [low, high], not reproduced if it lies outside, else partly."""
     if low <= interval.low and interval.high <= high:
         return REPRODUCED
     if interval.high < low or interval.low > high:
@@ -80,7 +80,7 @@ def judge_interval(interval: Interval, low: float, high: float) -> Verdict:
 
 
 def all_of(*rules: Rule) -> Rule:
-    """Several rules for one claim: where they agree their verdict, else partly."""
+    """Several rules for one claim: their verdict if they agree, else partly."""
     words = (
         "Reproduced if each of these is, not reproduced here if each is not, partly otherwise. "
         + " ".join(f"({i}) {rule.words}" for i, rule in enumerate(rules, 1))

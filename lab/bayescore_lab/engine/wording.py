@@ -1,4 +1,4 @@
-"""Numbers and intervals as people read them: the one place that rounds."""
+"""Numbers and intervals as rounded text; nothing else in the engine rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["counted", "duration", "interval_text", "number", "short_time", "time
 
 
 def number(value: float, digits: int = 4) -> str:
-    """`value` with so many significant digits; whole numbers are written out."""
+    """`value` with `digits` significant digits; whole numbers are written out."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
@@ -23,7 +23,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def interval_text(interval: Interval, digits: int = 4) -> str:
-    """The estimate with its interval, or alone where the data did not suffice for one."""
+    """The estimate with its interval, or alone if the interval is not known."""
     if not interval.known:
         return number(interval.estimate, digits)
     return (

@@ -1,10 +1,10 @@
 """Processes: a pool that executes runs, a process that answers requests, and one that answers once.
 
-The pool (`work`) hands groups of runs to worker processes, each with a pipe of its own and one thread. A
-worker executes a group and reports every run. A group that raises is executed again run by run, so that only
-the culprits fail: the result of a run does not depend on its group. A worker that dies takes the runs it had
-not reported with it and nothing else; another one takes its place. When the parent dies, even by kill -9,
-the worker ends by itself.
+The pool (`work`) sends groups of runs to worker processes, each with its own pipe and one thread. A worker
+executes a group and reports every run. A group that raises is executed again run by run, so that only the
+runs at fault fail; the result of a run does not depend on its group. If a worker dies, only the runs that it
+had not reported fail, and another worker replaces it. If the parent dies, even by kill -9, the workers end
+themselves.
 
 A process that answers requests (`Worker` on this side, `answer_requests` on the other) reads one line of JSON
 from its standard input and writes one to its standard output. The benchmarks measure in such processes.
@@ -104,7 +104,7 @@ class _PoolWorker:
             self.pipe.send_bytes(data)
 
     def receive(self) -> list[Event]:
-        """Take the next message, if there is one; OSError where the worker is dead."""
+        """Take the next message, if there is one; raises OSError if the worker is dead."""
         assert self.task is not None
         alive = self.process.is_alive()  # asked before the pipe, which may still hold its last message
         if not self.pipe.poll():
@@ -266,7 +266,7 @@ def perform(task: Task) -> Iterator[tuple[str, Fields]]:
 
 
 def _failure(problem: Exception | str) -> Fields:
-    """What is recorded of a run that did not come to its end."""
+    """The fields of the record of a run that failed."""
     if isinstance(problem, str):
         status = {"state": "failed", "error": problem}
     else:
@@ -316,7 +316,7 @@ def _now() -> str:
 
 
 class WorkerError(RuntimeError):
-    """A worker was killed, fell silent or ran out of memory: another attempt may succeed."""
+    """A worker was killed, did not answer or ran out of memory: another attempt may succeed."""
 
 
 class WorkerSilentError(WorkerError):
@@ -324,7 +324,7 @@ class WorkerSilentError(WorkerError):
 
 
 class RequestError(RuntimeError):
-    """A worker answered that the request failed, in the words of what failed."""
+    """A worker answered that the request failed, with the error's message."""
 
 
 class Worker:
@@ -333,7 +333,7 @@ class Worker:
     Arguments:
         command: the module of the process, which calls `answer_requests`, or a whole command.
         patience: seconds without an answer after which the process counts as hung.
-        environment: variables of the process, beside those of this one.
+        environment: variables of the process, in addition to those of this one.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class Worker:
                     stream.close()
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to one request; WorkerError where there is none, RequestError where it is an error."""
+        """The answer to one request; raises WorkerError if there is none, RequestError if it is an error."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -395,7 +395,7 @@ class Worker:
         return answer
 
     def _line(self) -> bytes:
-        """The next line of the process, or nothing where it has ended."""
+        """The next line of the process, or nothing if it has ended."""
         out = self._process.stdout
         assert out is not None
         with selectors.DefaultSelector() as selector:
@@ -417,7 +417,7 @@ class Worker:
         return f"ended with exit code {code}: {lines[-1] if lines else 'no message'}"
 
 
-#: a request to its answer
+#: a function from a request to its answer
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 

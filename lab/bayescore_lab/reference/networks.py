@@ -7,7 +7,7 @@ and g = (m - theta)/v, the score of q at the draw:
         d/dm   = 2 ((1 + a) g - a g_t - s)/v,      d/drho = -4 g ((1 + a) g - a g_t - s)                 (1)
     ADVI, loss = mean loss + KL(q|p)/N, the gradient of the mean loss being G:
         d/dm   = G + m/(N s0^2),                   d/drho = G eps sigma + (v/s0^2 - 1)/N                 (2)
-(1) is not rescaled: what becomes of it at network scale is the question that the arm answers.
+(1) is not rescaled: the arm shows what it does at the scale of a network.
 """
 
 from __future__ import annotations

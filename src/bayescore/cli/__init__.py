@@ -1,4 +1,4 @@
-"""The command `bayescore`: fit from a shell, train a network, list what there is, cite it; experiments.
+"""The command `bayescore`: fit a target, train a network, list names, cite; run the lab's experiments.
 
 A user's mistake is one sentence on standard error and exit code 2, never a traceback. The help, `list`,
 `cite` and the shell completion import neither torch nor the lab: a command imports them when it runs.
@@ -22,7 +22,7 @@ from bayescore.cli.train import train_command
 
 __all__ = ["app", "main"]
 
-#: the commands of the lab, a package of its own: their line in the help, and the module that has them
+#: the commands of the lab, a separate package: their line in the help, and the module that defines them
 _LAB = {
     "reproduce": (
         "Make tables and figures of the paper again; what was stopped continues where it was.",
@@ -37,7 +37,7 @@ _LAB = {
 
 
 class _Commands(TyperGroup):
-    """The commands; one of the lab is imported when it is run, not when it is listed or completed."""
+    """The commands; a command of the lab is imported when it is run, not when it is listed or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in _LAB and not ctx.resilient_parsing:
@@ -57,7 +57,7 @@ def _lab_command(name: str) -> Any:
         ) from None
     module = import_module(_LAB[name][1])
     lab = typer.Typer()
-    lab.callback()(lambda: None)  # without it, a single command would stand for the whole app
+    lab.callback()(lambda: None)  # without it, typer would turn a single command into the whole app
     if hasattr(module, "add_commands"):
         module.add_commands(lab)
     else:
@@ -68,7 +68,7 @@ def _lab_command(name: str) -> Any:
 
 
 def _not_loaded() -> None:
-    """Stands for a command of the lab in the help; `_Commands` replaces it before it runs."""
+    """A placeholder for a command of the lab in the help; `_Commands` replaces it before it runs."""
     raise AssertionError("a command of the lab ran before it was loaded")
 
 
@@ -104,7 +104,7 @@ def _options(
 
 
 def _value_given(sentence: str, words: Sequence[str]) -> str:
-    """The word that an option could not take, where the sentence about it does not say it."""
+    """The invalid value of an option, if the error message does not contain it."""
     for option in re.findall(r"Invalid value for '(--[a-z-]+)'", sentence):
         for word, following in zip(words, [*words[1:], ""], strict=True):
             name, _, value = word.partition("=")

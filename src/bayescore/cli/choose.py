@@ -1,4 +1,4 @@
-"""From words to objects: the target, family and method that a command line names.
+"""From words to objects: the target, family and method named on a command line.
 
 A target is a ready-made one, a Stan program, a posterior of PosteriorDB, or a function in a file.
 """
@@ -44,7 +44,7 @@ __all__ = ["TargetOptions", "choose_family", "choose_method", "choose_target", "
 
 POSTERIOR = "posteriordb:"
 
-#: the families that a size belongs to
+#: for each size option, the families it applies to
 _SIZES = {"components": ("mixture",), "rank": ("low-rank",), "layers": ("planar", "zuko")}
 
 
@@ -53,7 +53,7 @@ _SIZES = {"components": ("mixture",), "rank": ("low-rank",), "layers": ("planar"
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What the command line says about a target."""
+    """The options of a target on the command line."""
 
     word: str
     dim: int | None = None
@@ -81,7 +81,7 @@ class TargetOptions:
 
 
 def choose_target(options: TargetOptions, *, quiet: bool = False) -> Target:
-    """The target; with noisy scores where `noise` is given."""
+    """The target, with noisy scores if `noise` is given."""
     _check_options(options)
     target = _find(options, quiet)
     return target if options.noise is None else NoisyScore(target, options.noise)
@@ -113,7 +113,7 @@ def _find(options: TargetOptions, quiet: bool) -> Target:
 
 @contextmanager
 def _compiler_messages() -> Iterator[None]:
-    """A compiler's message keeps its line breaks; a machine that cannot compile is for the user to mend."""
+    """Report the compiler's errors to the user, with their line breaks."""
     try:
         yield
     except (ValueError, RuntimeError) as problem:
@@ -122,7 +122,7 @@ def _compiler_messages() -> Iterator[None]:
 
 @contextmanager
 def _announced_compile(quiet: bool) -> Iterator[None]:
-    """Announce a compilation on standard error; a terminal shows a live line for it already."""
+    """Announce a compilation on standard error, unless a terminal shows a live line for it."""
     log = logging.getLogger("bayescore.targets.stan")
     handler, level = _StandardError(), log.level
     handler.setLevel(logging.WARNING if quiet or sys.stderr.isatty() else logging.INFO)
@@ -205,7 +205,7 @@ def choose_family(
 ) -> Family | None:
     """The family q0 of that name; a size that belongs to another family is refused.
 
-    None leaves the family to an automatic fit; every other method gets a full Gaussian.
+    Without a name an automatic fit chooses the family itself (None); every other method gets a full Gaussian.
     """
     if name is None and automatic and scale is None and not any(sizes.values()):
         return None
@@ -230,7 +230,7 @@ def choose_family(
 
 
 def search_start(target: Target, family: Family | None, seed: int) -> Family | Start | None:
-    """A start near a mode of the target, where a search can find one; else the family as it is."""
+    """A start near a mode of the target if it can be searched, else the family itself."""
     if family is None or not can_search(target, family):
         return family
     return find_start(target, family, seed=seed)
@@ -272,7 +272,7 @@ def choose_method(name: str, *, draws: int | None, lr: float | None, settings: S
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
-    """The value a word stands for, of a kind that the hyper-parameter takes."""
+    """The value of a hyper-parameter from its text, of a type that it takes."""
     kinds = set(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else {hint}
     lower = text.strip().lower()
     if types.NoneType in kinds and lower == "none":

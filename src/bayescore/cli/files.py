@@ -1,4 +1,4 @@
-"""The files of a fit: checked before it runs, written whole or not at all."""
+"""The files of a fit: checked before it runs, written atomically."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DRAWS = 4000
 
 
 def check_fit_files(output: Path | None, plot: Path | None, draws: int | None, resample: bool) -> None:
-    """Refuse files that could not be written after the fit, and options about draws that nothing holds."""
+    """Refuse files that could not be written after the fit, and options on draws without a file for draws."""
     if output is not None:
         _check("--output", output, _OUTPUTS)
         if (draws is not None or resample) and output.suffix != ".nc":

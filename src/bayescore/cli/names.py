@@ -1,9 +1,9 @@
 """The targets, families and methods by name, each with one sentence, without importing torch.
 
-A package lists its classes in a registry (FAMILIES, METHODS); a class bears its name as the attribute
-`name`, and the first paragraph of its module describes it. All of this is read from the source files as
-syntax, because importing them would import torch: seconds, for words that the help, `bayescore list` and
-the shell completion must give at once.
+A package lists its classes in a registry (FAMILIES, METHODS); a class has its name as the attribute `name`,
+and the first paragraph of its module describes it. All of this is parsed from the source files, because
+importing them would import torch: that takes seconds, and the help, `bayescore list` and the shell completion
+must answer at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 @cache
 def targets() -> dict[str, str]:
-    """What each ready-made target is."""
+    """Every ready-made target with its description."""
     named = _registry(_parse("bayescore.targets"), "NAMED")
     assert isinstance(named, ast.Dict)
     return {
@@ -31,13 +31,13 @@ def targets() -> dict[str, str]:
 
 @cache
 def families() -> dict[str, str]:
-    """What each family is."""
+    """Every family with its description."""
     return _described("bayescore.families", "FAMILIES")
 
 
 @cache
 def methods() -> dict[str, str]:
-    """What each method does, the automatic choice first."""
+    """Every method with its description, "auto" first."""
     return {
         AUTO: "The default: begins near a mode, runs BaM or proximal score matching, keeps the best q.",
         **_described("bayescore.methods", "METHODS"),
@@ -45,12 +45,12 @@ def methods() -> dict[str, str]:
 
 
 def kinds() -> dict[str, dict[str, str]]:
-    """All of them, by kind."""
+    """Targets, families and methods with their descriptions."""
     return {"targets": targets(), "families": families(), "methods": methods()}
 
 
 def _described(package: str, registry: str) -> dict[str, str]:
-    """Name and first paragraph for every class that a package's registry mentions, in its order."""
+    """Name and first paragraph for every class in a package's registry, in its order."""
     source = _parse(package)
     homes = {
         alias.name: node.module

@@ -1,4 +1,4 @@
-"""What the terminal shows of a fit: how it ended, how far to trust it, and its marginals."""
+"""The summary of a fit on the terminal: how it ended, how far to trust it, and its marginals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TONES = {Trust.GOOD: "green", Trust.POOR: "red", Trust.IMPROPER: "red"}
 
 
 def marginals(fit: Fit) -> dict[str, tuple[float, ...]]:
-    """Mean, standard deviation and quantiles of every number of the model, by name, from draws of q."""
+    """Mean, standard deviation and quantiles of every quantity of the model, by name, from draws of q."""
     draws = fit.family.sample(DRAWS, seed=fit.seed)
     if not hasattr(model_of(fit.target), "to_posterior"):
         named = {f"theta[{i}]": draws[:, i] for i in range(min(fit.family.dim, COORDINATES))}
@@ -88,7 +88,7 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
 
 
 def _short(value: float, sd: float) -> str:
-    """A number with three digits of its standard deviation."""
+    """A number, rounded to three digits of its standard deviation."""
     if not math.isfinite(value) or not 1e-6 < sd < 1e6 or abs(value) > 1e6 * sd:
         return f"{value:.4g}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(sd)))}f}"

@@ -1,4 +1,4 @@
-"""What the command says: results on standard output, every problem as one sentence on standard error.
+"""The output of the command: results on standard output, every problem as one sentence on standard error.
 
 A request that cannot be met ends with exit code 2, a fit that failed with 1, Ctrl-C with 130.
 """
@@ -47,7 +47,7 @@ def console() -> Console:
 
 
 def complain(sentence: str, kind: str = "error", *, verbatim: bool = False) -> None:
-    """Print one line on standard error, or the lines as they are."""
+    """Print a sentence as one line on standard error; `verbatim` keeps its line breaks."""
     words = sentence if verbatim else " ".join(sentence.split())
     line = Text.assemble((f"{kind}: ", "bold red" if kind == "error" else "bold yellow"), words)
     Console(file=sys.stderr).print(line, soft_wrap=True)
@@ -55,7 +55,7 @@ def complain(sentence: str, kind: str = "error", *, verbatim: bool = False) -> N
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """What the library refuses in the block is for the user to mend: its sentence, without the traceback."""
+    """Turn the library's errors in the block into a `UserError`: their sentence, without a traceback."""
     try:
         yield
     except (ValueError, TypeError, MemoryError, ImportError, OSError) as problem:

@@ -1,4 +1,4 @@
-"""`bayescore train`: a Bayesian network on a data set by name, and how good its probabilities are.
+"""`bayescore train`: train a Bayesian network on a named data set, and measure its probabilities.
 
 What needs torch is imported when the command runs, so that its help and its completion do not wait for it.
 """
@@ -170,7 +170,7 @@ def _train(
 
 
 def _loader(part: bs.data.Images, batch_size: int, seed: int | None = None) -> DataLoader[Any]:
-    """Batches of images, in a new order every epoch where a seed is given."""
+    """Batches of images, in a new order every epoch if a seed is given."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 

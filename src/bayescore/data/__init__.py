@@ -1,4 +1,4 @@
-"""Data sets by name: from a folder of yours, the cache, or their public address, checked by SHA-256."""
+"""Data sets by name: from the user's folder, the cache, or their public address, checked by SHA-256."""
 
 from bayescore.data.labelled_images import IMAGE_SETS, Images, images
 from bayescore.data.splitting import Split, split

@@ -1,4 +1,4 @@
-"""Where a file of a data set is found: the folder $BAYESCORE_DATA, then the cache, then its public address.
+"""Files of data sets, looked for in the folder $BAYESCORE_DATA, then in the cache, then at a public address.
 
 A file is identified by the SHA-256 of its uncompressed content, because copies of one file are compressed
 differently. Content that does not match is refused; a download that does not match never enters the cache.
@@ -20,7 +20,7 @@ __all__ = ["Source", "read"]
 
 @dataclass(frozen=True)
 class Source:
-    """One gzipped file: its place below a data folder, the SHA-256 of its content, its public addresses."""
+    """One gzipped file: its path in a data folder, the SHA-256 of its content, its public addresses."""
 
     path: str
     sha256: str
@@ -30,7 +30,7 @@ class Source:
 def read(source: Source) -> bytes:
     """The content of the file, uncompressed and checked.
 
-    FileNotFoundError where it is in no folder and cannot be downloaded; ValueError where it is damaged.
+    Raises FileNotFoundError if it is in no folder and cannot be downloaded, and ValueError if it is damaged.
     """
     for place in _places(source):
         if place.is_file():
@@ -50,7 +50,7 @@ def _cache() -> Path:
 
 
 def _content(source: Source, place: Path, compressed: bytes) -> bytes:
-    """The uncompressed bytes of the file at `place`, if they are those that the source promises."""
+    """The uncompressed bytes of the file at `place`; raises unless they have the SHA-256 of the source."""
     try:
         content = gzip.decompress(compressed)
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
@@ -67,7 +67,7 @@ def _content(source: Source, place: Path, compressed: bytes) -> bytes:
 
 
 def _download(source: Source) -> bytes:
-    """The content of the file, which is also put into the cache."""
+    """Download the file into the cache; returns its content."""
     try:
         import pooch
     except ImportError:

@@ -1,4 +1,4 @@
-"""Labelled images: MNIST, Fashion-MNIST, and scikit-learn's digits, which need no download.
+"""Labelled images: MNIST, Fashion-MNIST, and scikit-learn's digits, which are not downloaded.
 
 Pixels are standardised with the mean and sd of the training images of the set itself:
     x = (pixel/white - mean) / sd                                                                         (1)

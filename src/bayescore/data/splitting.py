@@ -37,7 +37,7 @@ def split(data: Images, count: int, seed: int, validation: int = 5000) -> Split:
     if count < STRATIFIED_BELOW:
         labels = data.y[order]
         classes = labels.unique()
-        # an image has rank n if it is the n-th of its class; the lowest ranks take the classes in turn
+        # the rank of an image is its number within its class: low ranks hold equally many of each class
         rank = torch.empty_like(labels)
         for k in classes:
             rank[labels == k] = torch.arange(int((labels == k).sum()))

@@ -1,4 +1,4 @@
-"""Variational families: the densities q that a fit chooses from."""
+"""Variational families: the kinds of density q that can be fitted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "by_name",
 ]
 
-#: every family by its name in the shell and in saved files
+#: every family by its name on the command line and in saved files
 FAMILIES: dict[str, type[Family]] = {
     family.name: family
     for family in (FullGaussian, DiagonalGaussian, LowRankGaussian, GaussianMixture, PlanarFlow, ZukoFlow)
@@ -31,7 +31,7 @@ FAMILIES: dict[str, type[Family]] = {
 
 
 def by_name(name: str) -> type[Family]:
-    """The family class of that name; the error suggests the nearest."""
+    """The family class of that name; the error for an unknown name suggests the nearest."""
     if name not in FAMILIES:
         raise unknown_name("family", name, FAMILIES)
     return FAMILIES[name]

@@ -34,13 +34,13 @@ Pullback = Callable[[Tensor], Parameters]
 class Family(ABC):
     """A parametric density on R^D, or a batch of F of them."""
 
-    #: name in the registry and in saved files
+    #: name on the command line and in saved files
     name: ClassVar[str]
     #: whether `transform` is differentiable in the parameters
     reparametrised: ClassVar[bool] = True
     #: whether `score_and_pullback` needs no automatic differentiation
     closed_form: ClassVar[bool] = False
-    #: a learning rate that suits its parameters
+    #: the default learning rate for its parameters
     lr: ClassVar[float] = 0.01
 
     dim: int
@@ -57,7 +57,7 @@ class Family(ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """What is not a tensor: with `parameters()` it rebuilds the family (JSON types only)."""
+        """Everything but the tensors, as JSON types; `rebuild` needs it and `parameters()`."""
 
     @classmethod
     @abstractmethod
@@ -88,19 +88,19 @@ class Family(ABC):
 
     def from_flat(self, flat: Tensor) -> Self:
         """The family whose parameters are views into `flat` (*batch, P)."""
-        parameters, start = {}, 0
+        parameters, offset = {}, 0
         batch = self.batch_shape
         for key, value in self.parameters().items():
             shape = value.shape[len(batch) :]
             size = shape.numel()
-            part = flat[..., start : start + size]
+            part = flat[..., offset : offset + size]
             parameters[key] = part.unflatten(-1, shape) if shape else part.squeeze(-1)
-            start += size
+            offset += size
         return self.replace(parameters)
 
     @classmethod
     def stack(cls, members: Sequence[Self]) -> Self:
-        """A batch made of single families of one shape."""
+        """A batch of single families, which must have the same class, configuration and shapes."""
         first = members[0]
         if any(type(m) is not type(first) or m.config() != first.config() for m in members):
             raise ValueError("families of one batch must have the same class and configuration")
@@ -121,7 +121,7 @@ class Family(ABC):
     def in_form(self, form: str) -> Self:  # noqa: ARG002
         """The same density stored by a factor of its "covariance" or "precision".
 
-        Families that know only one form return themselves.
+        Families that have only one form return themselves.
         """
         return self
 
@@ -145,7 +145,7 @@ class Family(ABC):
         """grad_x log q(x): (..., D) to (..., D)."""
 
     def score_and_pullback(self, x: Tensor) -> tuple[Tensor, Pullback]:
-        """The score at x and the gradient of its linear functionals in the parameters (by autograd)."""
+        """The score g at x, and its pullback e -> grad_lambda sum_s e_s . g(x_s) (by autograd)."""
         parameters = {k: v.detach().requires_grad_() for k, v in self.parameters().items()}
         with torch.enable_grad():
             g = self.replace(parameters).score(x.detach())
@@ -160,14 +160,14 @@ class Family(ABC):
         return g.detach(), pullback
 
     def matching(self, x: Tensor) -> Matching:
-        """The same at fixed points (F, S, D) while the parameters, views into one tensor, move."""
+        """Score and pullback at fixed points (F, S, D) while the parameters, views into one tensor, move."""
         return Matching(self, x)
 
     def entropy(self) -> Tensor | None:
-        """The entropy (*batch,) where it has a closed form, else None."""
+        """The entropy (*batch,) if it has a closed form, else None."""
         return None
 
-    # -- for people ------------------------------------------------------------------------------
+    # -- draws and representation ----------------------------------------------------------------
 
     def sample(self, n: int, seed: int | torch.Generator | None = None) -> Tensor:
         """n draws, (n, D), or (F, n, D) from a batch."""
@@ -180,7 +180,7 @@ class Family(ABC):
             return self.transform(noise)
 
     def _points(self, x: Tensor) -> Tensor:
-        """x, refused with a sentence if it has another dimension."""
+        """x itself; raises if its last dimension is not D."""
         if x.dim() < 1 or x.shape[-1] != self.dim:
             raise ValueError(f"points must have the shape (..., {self.dim}); got {tuple(x.shape)}")
         return x

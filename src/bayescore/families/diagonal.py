@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayescore.checks import check_shape
 from bayescore.families.base import Family, Parameters, Pullback
-from bayescore.families.full import LOG_2PI, Jet, start_mean
+from bayescore.families.full import LOG_2PI, Jet, initial_mean
 
 __all__ = ["DiagonalGaussian"]
 
@@ -54,8 +54,8 @@ class DiagonalGaussian(Family):
         """N(mean, scale^2 I); without a mean it is zero, or drawn from N(0, I) if a seed is given."""
         if scale <= 0:
             raise ValueError(f"scale must be positive; got {scale}")
-        start = start_mean(dim, mean, seed, dtype, device)
-        return cls(start, torch.full_like(start, scale).log())
+        m = initial_mean(dim, mean, seed, dtype, device)
+        return cls(m, torch.full_like(m, scale).log())
 
     def parameters(self) -> Parameters:
         return {"mean": self.mean, "log_sd": self.log_sd}
@@ -120,11 +120,11 @@ class DiagonalGaussian(Family):
         return u, g, pull
 
     def standardise(self, score: Tensor) -> Tensor:
-        """Scores of another density in the coordinates in which this one is N(0, I): those of the noise."""
+        """Scores of another density in the coordinates in which this one is N(0, I)."""
         return score * self.sd.unsqueeze(-2)
 
     def compose(self, inner: Self) -> Self:
-        """The density of this one's draws when their noise comes from `inner` instead of N(0, I)."""
+        """The density of this family's draws if their noise comes from `inner` instead of N(0, I)."""
         mean = self.mean + self.sd * inner.mean
         return self.replace({"mean": mean, "log_sd": self.log_sd + inner.log_sd})
 

@@ -1,4 +1,4 @@
-"""Triangular factors by unconstrained matrices: R equals L below the diagonal and log L on it."""
+"""Triangular factors L as unconstrained matrices R: R equals L below the diagonal and log L on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def raw_from_factor(factor: Tensor) -> Tensor:
 
 
 def factor_from_raw(raw: Tensor) -> Tensor:
-    """L from R: the exponential on the diagonal, and nothing above it whatever R holds there."""
+    """L from R: the exponential on the diagonal, and zeros above it whatever R holds there."""
     diagonal, lower = _masks(raw)
     return torch.where(diagonal, raw.exp(), raw * lower)
 

@@ -1,4 +1,4 @@
-"""Gaussian with a full covariance, stored by a triangular factor of its covariance or its precision.
+"""Gaussian with a full covariance, stored as a triangular factor of its covariance or its precision.
 
 L is lower triangular with a positive diagonal; the parameters are the mean m and the matrix R that equals
 L off the diagonal and log L on it. With d = x - m and e ~ N(0, I):
@@ -34,17 +34,17 @@ from bayescore.families.factor import derivative, factor_from_raw, lower_triangl
 from bayescore.families.matching import Matching, PrecisionMatching
 from bayescore.rng import generator
 
-__all__ = ["Form", "FullGaussian", "Jet", "start_mean"]
+__all__ = ["Form", "FullGaussian", "Jet", "initial_mean"]
 
 Form = Literal["covariance", "precision"]
 Jet = Callable[[Tensor, Tensor | None], Parameters]
 LOG_2PI = math.log(2 * math.pi)
 
 
-def start_mean(
+def initial_mean(
     dim: int, mean: Tensor | None, seed: int | None, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """The mean a family starts from: given, zero, or N(0, I) under a seed."""
+    """The mean of a new family: the given one, else zero, or a draw of N(0, I) if there is a seed."""
     check_count("dim", dim)
     if mean is not None:
         mean = torch.as_tensor(mean, dtype=dtype, device=device)
@@ -56,7 +56,7 @@ def start_mean(
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, without the overhead of broadcasting where both are batches of matrices."""
+    """a @ b, without the overhead of broadcasting if both are batches of matrices."""
     return torch.bmm(a, b) if a.dim() == 3 == b.dim() and a.shape[0] == b.shape[0] else a @ b
 
 
@@ -109,14 +109,14 @@ class FullGaussian(Family):
         device: torch.device | str = "cpu",
     ) -> Self:
         """N(mean, scale^2 I); without a mean it is zero, or drawn from N(0, I) if a seed is given."""
-        start = start_mean(dim, mean, seed, dtype, device)
+        m = initial_mean(dim, mean, seed, dtype, device)
         if scale <= 0:
             raise ValueError(f"scale must be positive; got {scale}")
         need = 3 * dim * dim * torch.finfo(dtype).bits // 8
         check_memory(
-            f"a full Gaussian in {dim} dimensions", need, start.device, "use a diagonal or low-rank family"
+            f"a full Gaussian in {dim} dimensions", need, m.device, "use a diagonal or low-rank family"
         )
-        return cls(start, scale * torch.eye(dim, dtype=dtype, device=device))
+        return cls(m, scale * torch.eye(dim, dtype=dtype, device=device))
 
     @classmethod
     def from_moments(cls, mean: Tensor, covariance: Tensor) -> Self:
@@ -243,21 +243,21 @@ class FullGaussian(Family):
         return u, g, pull
 
     def standardise(self, score: Tensor) -> Tensor:
-        """Scores of another density in the coordinates in which this one is N(0, I): those of the noise."""
+        """Scores of another density in the coordinates in which this one is N(0, I)."""
         L = self.factor
         if self.form == "covariance":
             return product(score, L)
         return torch.linalg.solve_triangular(L.mT, score, upper=True, left=False)
 
     def compose(self, inner: Self) -> Self:
-        """The density of this one's draws when their noise comes from `inner` instead of N(0, I)."""
+        """The density of this family's draws if their noise comes from `inner` instead of N(0, I)."""
         L = self.factor
         if self.form == "covariance":
-            moved = product(inner.mean.unsqueeze(-2), L.mT)
+            shift = product(inner.mean.unsqueeze(-2), L.mT)
         else:
-            moved = torch.linalg.solve_triangular(L, inner.mean.unsqueeze(-2), upper=False, left=False)
+            shift = torch.linalg.solve_triangular(L, inner.mean.unsqueeze(-2), upper=False, left=False)
         raw = raw_from_factor(product(L, inner.factor))
-        return self.replace({"mean": self.mean + moved.squeeze(-2), "raw": raw})
+        return self.replace({"mean": self.mean + shift.squeeze(-2), "raw": raw})
 
     def entropy(self) -> Tensor:
         sign = 1.0 if self.form == "covariance" else -1.0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bayescore.checks import check_count, check_shape
 from bayescore.families.base import Family, Parameters, Pullback
-from bayescore.families.full import LOG_2PI, start_mean
+from bayescore.families.full import LOG_2PI, initial_mean
 from bayescore.rng import generator
 
 __all__ = ["LowRankGaussian"]
@@ -63,7 +63,7 @@ class LowRankGaussian(Family):
     ) -> Self:
         """Covariance close to scale^2 I with small random columns (A = 0 would be a saddle point).
 
-        The rank is 10, or the dimension where that is less, unless given.
+        The default rank is 10, or the dimension if that is smaller.
         """
         check_count("dim", dim)
         rank = min(10, dim) if rank is None else rank
@@ -72,10 +72,10 @@ class LowRankGaussian(Family):
             raise ValueError(f"rank must be at most the dimension {dim}; got {rank}")
         if scale <= 0:
             raise ValueError(f"scale must be positive; got {scale}")
-        start = start_mean(dim, mean, seed, dtype, device)
+        m = initial_mean(dim, mean, seed, dtype, device)
         rng = generator(seed or 0, device, "columns")
         columns = torch.randn(dim, rank, generator=rng, dtype=dtype, device=device)
-        return cls(start, 2 * torch.full_like(start, scale).log(), 0.1 * scale / rank**0.5 * columns)
+        return cls(m, 2 * torch.full_like(m, scale).log(), 0.1 * scale / rank**0.5 * columns)
 
     def parameters(self) -> Parameters:
         return {"mean": self.mean, "log_diagonal": self.log_diagonal, "columns": self.columns}
@@ -103,7 +103,7 @@ class LowRankGaussian(Family):
 
     @property
     def covariance(self) -> Tensor:
-        """V as a dense matrix, (*batch, D, D): for looking at small cases."""
+        """V as a dense matrix, (*batch, D, D): for small dimensions only."""
         return torch.diag_embed(self.log_diagonal.exp()) + self.columns @ self.columns.mT
 
     def transform(self, noise: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class LowRankGaussian(Family):
         scaled = self.columns * precision.unsqueeze(-1)
         eye = torch.eye(self.rank, dtype=self.dtype, device=self.device)
         C, info = torch.linalg.cholesky_ex(eye + self.columns.mT @ scaled)
-        # M is positive definite; it fails only where parameters overflow, and NaN then tells the loop
+        # M is positive definite: this fails only if parameters overflow; with NaN the loop skips the step
         return precision.unsqueeze(-2), scaled, torch.where((info == 0)[..., None, None], C, torch.nan)
 
     @staticmethod

@@ -1,8 +1,8 @@
 """The gradient of score matching at fixed points while the parameters move in place.
 
-Score matching asks thousands of times for
+Score matching needs thousands of times
     J^T e = grad over lambda of sum_s e_s . g(x_s),   e = k g + c held fixed,                     (1)
-at the same points x. What does not change between two answers is prepared once here: views, masks, buffers.
+at the same points x. What does not change between two evaluations is prepared once: views, masks, buffers.
 For full Gaussians by the factor L of their precision, rows being points, d = m - x and u = d L, so that
 g = u L^T, the gradient of sum_s e_s . g(x_s) + a_s log q(x_s) is
     w = e L - a u;   m: sum_s w_s L^T;   L: tril([e; d]^T [u; w]) + diag(sum_s a_s / L_ii)        (2)
@@ -35,7 +35,7 @@ class Matching:
         self.refresh()
 
     def refresh(self) -> None:
-        """Compute again what depends on the parameters, after they have moved."""
+        """Recompute what depends on the parameters, after they have moved."""
         self._g, self._pullback = self._family.score_and_pullback(self._x)
 
     def score(self) -> Tensor:
@@ -68,7 +68,7 @@ class PrecisionFrame:
         left, right = x.new_empty(2, *B, 2 * S, D)  # [e; d] and [u; w]
         self.e, self._d = left[..., :S, :], left[..., S:, :]
         self.u, self._w = right[..., :S, :], right[..., S:, :]
-        # products want one dimension for the batch
+        # torch.bmm needs a single batch dimension
         self.L, self._dL = factors.view(2, -1, D, D)
         self.LT = self.L.mT
         left, self._right = left.view(-1, 2 * S, D), right.view(-1, 2 * S, D)
@@ -84,7 +84,7 @@ class PrecisionFrame:
         torch.bmm(self._d_rows, self.L, out=self.u_rows)
 
     def pull_back(self, mean: Tensor, raw: Tensor, a: Tensor | None = None) -> None:
-        """(2) but for its last term, from `e` into mean (|B|, 1, D) and raw (|B|, D, D)."""
+        """(2) without its last term, from `e`, written into mean (|B|, 1, D) and raw (|B|, D, D)."""
         torch.bmm(self.e_rows, self.L, out=self._w_rows)
         if a is not None:
             self._w.addcmul_(a.unsqueeze(-1), self.u, value=-1.0)
@@ -95,7 +95,7 @@ class PrecisionFrame:
 
 
 class PrecisionMatching(Matching):
-    """(1) for full Gaussians by their precision factor, in nine operations and without a new tensor."""
+    """(1) for full Gaussians by their precision factor, in nine operations that allocate no tensor."""
 
     def __init__(self, mean: Tensor, raw: Tensor, x: Tensor, lower: Tensor) -> None:
         F, D = mean.shape

@@ -132,8 +132,8 @@ class GaussianMixture(Family):
 
     def transform(self, noise: Tensor) -> Tensor:
         chosen = torch.special.ndtr(noise[..., :1])  # (*batch, S, 1)
-        steps = self.weights.cumsum(-1)[..., None, :-1]  # (*batch, 1, K-1)
-        index = (chosen > steps).sum(-1)  # (*batch, S)
+        bounds = self.weights.cumsum(-1)[..., None, :-1]  # (*batch, 1, K-1)
+        index = (chosen > bounds).sum(-1)  # (*batch, S)
         draws = self.components.transform(noise[..., 1:].unsqueeze(-3))  # (*batch, K, S, D)
         return (
             draws.movedim(-3, -1)
@@ -178,7 +178,7 @@ class GaussianMixture(Family):
         return MixtureMatching(self.logits, inner.mean, inner.raw, x, lower_triangle(inner.raw))
 
     def _log_constants(self) -> Tensor:
-        """log w_k + log N_k + |u|^2/2 up to what all components share, (*batch, K)."""
+        """log w_k + log N_k + |u|^2/2 up to a constant common to all components, (*batch, K)."""
         return self.logits.log_softmax(-1) - self.components.entropy()
 
     def _describe(self) -> str:

@@ -1,17 +1,17 @@
-"""Planar flow: L rank-one bends of a standard normal, then a learned diagonal affine map.
+"""Planar flow: L rank-one maps of a standard normal, then a learned diagonal affine map.
 
     x = shift + exp(log_scale) * z_L,   z_l = f_l(z_{l-1}),   z_0 ~ N(0, I)                     (1)
     f(z) = z + uhat tanh(a),   a = w.z + b                                                      (2)
     uhat = u + (m(w.u) - w.u) w / |w|^2,   m(v) = -1 + softplus(v),   c = w.uhat = m(w.u) > -1  (3)
     log|det f'(z)| = log d,   d = 1 + c h' = tanh(a)^2 + (1 + c) h',   h' = 1 - tanh(a)^2       (4)
 
-The density is wanted at a given x, so (2) is inverted. Its only unknown is the number a, the root of
+To evaluate the density at a given x, (2) is inverted. Its only unknown is the number a, the root of
 
     a + c tanh(a) = t,   t = w.f(z) + b,   da = (dt - tanh(a) dc) / d                           (5)
 
 The left side is odd and increasing. For t > 0 the root lies between t and t - c, on the same side of
 t / (1 + c), and there the left side is concave (c > 0) or convex (c < 0): from the proper end of the bracket
-Newton's method converges without a turn. The score needs one O(D) recursion over the layers, upward from
+Newton's method converges monotonically. The score needs one O(D) recursion over the layers, upward from
 s_0 = -z_0, with h'' = -2 tanh(a) h':
 
     s_l = s_{l-1} - w [ c h'' / d^2 + h' (uhat.s_{l-1}) / d ],   score(x) = exp(-log_scale) * s_L   (6)
@@ -36,11 +36,11 @@ from bayescore.rng import generator
 
 __all__ = ["PlanarFlow"]
 
-#: softplus is the identity to the last bit of float64 above this argument (the default, 20, is not)
+#: above this argument softplus is the identity to the last bit of float64 (torch's default threshold is 20)
 _LINEAR = 50.0
 #: w.u of the identity: (3) gives c = 0
 _IDENTITY = math.log(math.e - 1.0)
-#: Newton takes about five steps, and twenty where c is 1e12
+#: Newton's method takes about five steps, and twenty if c is 1e12
 _MAX_STEPS = 100
 
 
@@ -50,7 +50,7 @@ class _Layer(NamedTuple):
     uhat: Tensor
     w: Tensor
     b: Tensor
-    p: Tensor  # 1 + c, kept apart because 1 + c loses every digit as c -> -1
+    p: Tensor  # 1 + c, computed directly because 1 + c loses every digit as c -> -1
 
 
 class PlanarFlow(Family):
@@ -102,10 +102,10 @@ class PlanarFlow(Family):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Close to N(mean, scale^2 I), with random directions for the layers to grow along.
+        """Close to N(mean, scale^2 I), with random directions of the layers.
 
-        A layer is the identity where uhat = 0, that is u = log(e - 1) w / |w|^2 and not u = 0. There the
-        gradients in w and b vanish, so u starts a little beside it.
+        A layer is the identity at uhat = 0, that is at u = log(e - 1) w / |w|^2 and not at u = 0. There the
+        gradients in w and b vanish, so u is initialised close to that value but not at it.
         """
         check_count("dim", dim)
         check_count("layers", layers)
@@ -114,9 +114,9 @@ class PlanarFlow(Family):
         if not affine and (scale != 1.0 or mean is not None):
             raise ValueError("a bare planar flow starts at N(0, I); keep affine=True to give scale or mean")
         rng = generator(seed, device, "family")
-        w, beside = torch.randn((2, layers, dim), generator=rng, dtype=dtype, device=device)
+        w, perturbation = torch.randn((2, layers, dim), generator=rng, dtype=dtype, device=device)
         w = w / w.norm(dim=-1, keepdim=True)
-        u = _IDENTITY * w + 0.1 * beside / math.sqrt(dim)
+        u = _IDENTITY * w + 0.1 * perturbation / math.sqrt(dim)
         b = torch.zeros(layers, dtype=dtype, device=device)
         if not affine:
             return cls(u, w, b)
@@ -174,19 +174,19 @@ class PlanarFlow(Family):
         return self._rows(self.shift) + self._rows(self.log_scale).exp() * z
 
     def log_prob(self, x: Tensor) -> Tensor:
-        z, steps = self._invert(x)
+        z, roots = self._invert(x)
         value = -0.5 * (z * z).sum(-1) - 0.5 * self.dim * math.log(2 * math.pi)
-        for layer, a in steps:
-            value = value - _slope(a, layer.p).log()  # (4)
+        for layer, a in roots:
+            value = value - _layer_derivative(a, layer.p).log()  # (4)
         return value if self.log_scale is None else value - self._rows(self.log_scale).sum(-1)
 
     def score(self, x: Tensor) -> Tensor:
-        z, steps = self._invert(x)
+        z, roots = self._invert(x)
         s = -z
-        for layer, a in steps:  # (6)
-            bend, d = _bend(a), _slope(a, layer.p)
+        for layer, a in roots:  # (6)
+            h1, d = _tanh_derivative(a), _layer_derivative(a, layer.p)
             curvature = -2.0 * (layer.p - 1.0) * torch.tanh(a) / d
-            s = s - (bend / d * (curvature + _dot(s, layer.uhat))).unsqueeze(-1) * layer.w
+            s = s - (h1 / d * (curvature + _dot(s, layer.uhat))).unsqueeze(-1) * layer.w
         return s if self.log_scale is None else s * (-self._rows(self.log_scale)).exp()
 
     def _invert(self, x: Tensor) -> tuple[Tensor, list[tuple[_Layer, Tensor]]]:
@@ -194,26 +194,26 @@ class PlanarFlow(Family):
         z = self._checked(x)
         if self.shift is not None and self.log_scale is not None:
             z = (z - self._rows(self.shift)) * (-self._rows(self.log_scale)).exp()
-        steps = []
+        roots = []
         for layer in reversed(self._layers()):
             a = _root(_dot(z, layer.w) + layer.b, layer.p)
             z = z - torch.tanh(a).unsqueeze(-1) * layer.uhat
-            steps.append((layer, a))
-        return z, steps[::-1]
+            roots.append((layer, a))
+        return z, roots[::-1]
 
     def _layers(self) -> list[_Layer]:
         u, w, b = self.u, self.w, self.b
         v = (w * u).sum(-1, keepdim=True)  # (*batch, L, 1)
-        # m(v) - v = softplus(-v) - 1: the same number, with nothing to cancel when v is large
+        # m(v) - v = softplus(-v) - 1, which does not cancel when v is large
         uhat = u + (softplus(-v, threshold=_LINEAR) - 1.0) / (w * w).sum(-1, keepdim=True) * w  # (3)
         p = softplus(v, threshold=_LINEAR).squeeze(-1)  # (*batch, L)
-        if self.batch_shape:  # room for the S points of every density
+        if self.batch_shape:  # a dimension for the S points of every density
             uhat, w, b, p = (value.unsqueeze(1) for value in (uhat, w, b, p))  # (F, 1, L, ...)
         parts = (uhat.unbind(-2), w.unbind(-2), b.unbind(-1), p.unbind(-1))
         return [_Layer(*layer) for layer in zip(*parts, strict=True)]
 
     def _rows(self, value: Tensor) -> Tensor:
-        """(D,) stays; (F, D) becomes (F, 1, D) to meet points (F, S, D)."""
+        """(D,) unchanged; (F, D) as (F, 1, D), which broadcasts with points (F, S, D)."""
         return value.unsqueeze(-2) if self.batch_shape else value
 
     def _checked(self, x: Tensor) -> Tensor:
@@ -228,18 +228,18 @@ class PlanarFlow(Family):
 
 
 def _dot(x: Tensor, v: Tensor) -> Tensor:
-    """x (..., D) . v: (D,) for all points, or (F, 1, D), one for every density."""
+    """x . v for x (..., D); v is (D,), the same for all points, or (F, 1, D), one per density."""
     return x @ v if v.dim() == 1 else (x @ v.mT).squeeze(-1)
 
 
-def _bend(a: Tensor) -> Tensor:
+def _tanh_derivative(a: Tensor) -> Tensor:
     """h' = 1 - tanh(a)^2, exact in the tails and smooth at 0."""
     return 4.0 * torch.sigmoid(2.0 * a) * torch.sigmoid(-2.0 * a)
 
 
-def _slope(a: Tensor, p: Tensor) -> Tensor:
+def _layer_derivative(a: Tensor, p: Tensor) -> Tensor:
     """d in (4): a sum of positive terms."""
-    return torch.tanh(a).square() + p * _bend(a)
+    return torch.tanh(a).square() + p * _tanh_derivative(a)
 
 
 def _root(t: Tensor, p: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ class _Root(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, p = ctx.saved_tensors
-        dt = grad / _slope(a, p)
+        dt = grad / _layer_derivative(a, p)
         return dt, -torch.tanh(a) * dt
 
     @staticmethod
@@ -288,7 +288,7 @@ def _solve(t: Tensor, p: Tensor) -> Tensor:
         if not bool(unsolved.any()):
             break
         low, high = torch.where(excess < 0, a, low), torch.where(excess < 0, high, a)
-        step = a - excess / _slope(a, p)
+        step = a - excess / _layer_derivative(a, p)
         step = torch.where((step >= low) & (step <= high), step, 0.5 * (low + high))
         a = torch.where(unsolved, step, a)
     return a

@@ -1,17 +1,17 @@
-"""Any flow of the zuko library as a variational family: one density, or a batch of just one.
+"""Any flow of the zuko library as a variational family: one density, or a batch of F = 1.
 
     log q(x) = log N(z; 0, I) + log|det dz/dx|,   z = F_lambda(x)          (1)
     x = F_lambda^{-1}(e),   e ~ N(0, I)                                    (2)
     score(x) = grad_x log q(x), by automatic differentiation               (3)
 
-The parameters lambda are those of the zuko module by name. They are handed to a private copy of the module at
-every call, so the module that was given is never changed.
+The parameters lambda are those of the zuko module by name. They are passed to a private copy of the module at
+every call, so the user's module is never changed.
 
 Score matching differentiates (3) once more in lambda, so F should be smooth: `init` uses SiLU networks, not
 zuko's default ReLU. A spline flow has a continuous density whose score jumps at the knots of the splines.
 
-Importing zuko turns off the argument checks of `torch.distributions` for the whole process; that is zuko's
-choice, and it happens when the first flow is made.
+Importing zuko turns off the argument checks of `torch.distributions` for the whole process. zuko is imported
+when the first flow is made.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class ZukoFlow(Family):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Coupling layers, affine ("realnvp") or splines ("spline"), of the order of N(mean, scale^2 I).
+        """Coupling layers, affine ("realnvp") or splines ("spline"), roughly N(mean, scale^2 I) at first.
 
-        A learned diagonal affine map comes last, x = shift + exp(log_scale) * y: splines bend [-5, 5] only.
+        A learned diagonal affine map comes last, x = shift + exp(log_scale) * y: splines act on [-5, 5] only.
         """
         recipe = {"flow": flow, "dim": dim, "transforms": transforms, "hidden": list(hidden)}
         if not (0 < scale < math.inf):
@@ -92,8 +92,8 @@ class ZukoFlow(Family):
             shift = torch.as_tensor(mean, dtype=dtype, device=device).clone()
         if shift.shape != (dim,):
             raise ValueError(f"mean must have the shape ({dim},); got {tuple(shift.shape)}")
-        start = {"transform.transforms.0.shift": shift, "transform.transforms.0.log_scale": log_scale}
-        return family.replace(family.parameters() | start)
+        affine = {"transform.transforms.0.shift": shift, "transform.transforms.0.log_scale": log_scale}
+        return family.replace(family.parameters() | affine)
 
     @classmethod
     def _from_recipe(cls, recipe: dict[str, Any], seed: int | torch.Generator | None) -> Self:
@@ -111,19 +111,19 @@ class ZukoFlow(Family):
                 'use flow="spline" or a PlanarFlow'
             )
         options = {"transforms": transforms, "hidden_features": tuple(hidden), "activation": nn.SiLU}
-        inner = int(torch.randint(2**62, (), generator=generator(seed, purpose="family")))
-        # zuko draws from the global generator: seed it inside, and give it back as it was
+        inner_seed = int(torch.randint(2**62, (), generator=generator(seed, purpose="family")))
+        # zuko draws from the global generator: seed it, and restore it afterwards
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(inner)
+            torch.default_generator.manual_seed(inner_seed)
             if flow == "realnvp":
                 body = zuko.flows.RealNVP(dim, **options)
             else:
                 body = zuko.flows.NSF(dim, passes=2, **options)  # two passes: coupling layers
-        if dim == 1:  # no network: the splines' own parameters, drawn from N(0, 1), far from the identity
+        if dim == 1:  # no network: the splines' own parameters are drawn from N(0, 1), far from the identity
             for value in body.parameters():
                 value.detach().mul_(0.1)
-        start = {"shift": torch.zeros(dim), "log_scale": torch.zeros(dim)}
-        first = zuko.lazy.UnconditionalTransform(_standardise, **start)
+        affine = {"shift": torch.zeros(dim), "log_scale": torch.zeros(dim)}
+        first = zuko.lazy.UnconditionalTransform(_standardise, **affine)
         family = cls(zuko.lazy.Flow([first, *body.transform.transforms], body.base))
         family._recipe = recipe
         return family
@@ -204,8 +204,8 @@ class ZukoFlow(Family):
     def _has_no_second_derivative(self) -> bool:
         """Whether zuko integrates this flow numerically.
 
-        Its quadrature and its ODE solver are marked "once differentiable". torch puts a node named Error
-        behind such a gradient, but a gradient in lambda goes round that node: it would be wrong silently.
+        zuko's quadrature and ODE solver are marked "once differentiable". torch puts a node named Error into
+        the graph of such a gradient, but a gradient in lambda bypasses that node and would be silently wrong.
         """
         parameters = {k: v.detach().requires_grad_() for k, v in self._parameters.items()}
         with torch.enable_grad():
@@ -226,7 +226,7 @@ class ZukoFlow(Family):
 
 
 class _Evaluation(nn.Module):
-    """Builds the lazy distribution and uses it within one call, while the parameters are swapped in."""
+    """Builds the lazy distribution and evaluates it in one call, as `functional_call` needs it."""
 
     def __init__(self, flow: nn.Module) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Fitting a family to a target: `fit`, its loop, its result and its file."""
+"""Fitting a family to a target: `fit`, `fit_many` and `resume`, the loop, the result and its file."""

@@ -1,13 +1,15 @@
-"""The default fit: find a start, choose a family, run a robust method, keep the best, and say what was done.
+"""The automatic fit: choose a family, find a start, run a robust method, keep the best q, note what was done.
 
-1. Family: a full Gaussian up to 400 dimensions, low-rank plus diagonal up to 5,000, diagonal beyond; or that
-   of the q0 that the user gives.
+1. Family: a full Gaussian up to 400 dimensions, low-rank plus diagonal up to 5,000, diagonal beyond; or the
+   family of the q0 that the user gives.
 2. Start: found by a search (initial/finding.py).
-3. BaM from there, with a batch that grows with the dimension, until the ELBO no longer moves.
-4. Where q is not yet close to the target, proximal score matching from there: its fixed points are those of
-   the ELBO. Where BaM failed, it begins at 2. The q with the largest ELBO over common noise is kept.
-There is no search where scores are noisy, where there is no density, or for mixtures and flows; one method
-then begins at q0, and another one if the first fails:
+3. BaM from the start, with more draws in higher dimensions, until the ELBO no longer changes.
+4. If q is not yet close to the target, proximal score matching from where BaM ended: its fixed points are
+   those of the ELBO. If BaM failed, proximal score matching from the start. The q with the largest ELBO over
+   common noise is kept.
+
+There is no search if scores are noisy, if there is no density, or for mixtures and flows; one method then
+begins at q0, and if it fails another one does:
     noisy scores              proximal score matching with bounded residuals; the same with smaller steps
     scores without a density  BaM; proximal score matching
     mixtures and flows        proximal score matching; ADVI
@@ -40,16 +42,16 @@ from bayescore.targets.propriety import REMEDY, coordinate_names
 
 __all__ = ["auto_fit", "interrupted"]
 
-POLISH_LR, CAREFUL_LR = 0.05, 0.02  # of the descent after BaM, and where BaM made things worse
-CLOSE_SPREAD = 0.15  # nats of spread of log Phi - log q below which q is left as it is
+POLISH_LR, CAREFUL_LR = 0.05, 0.02  # of the descent after BaM, and of the descent if BaM made the start worse
+CLOSE_SPREAD = 0.15  # nats: if log Phi - log q has a smaller standard deviation, q needs no second stage
 MIN_GAIN = 0.02  # nats of ELBO that count as an improvement
 STEPS_PER_RECORD = 10  # of BaM
 COMPARISON_DRAWS = 256  # over which the ELBOs of stages are compared
-OUT_OF_SIGHT = 1e6  # the coordinate of a q that followed a density without a mode
+FAR_AWAY = 1e6  # a larger coordinate of q means that it followed a density without a mode
 
 
 def auto_fit(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
-    """Fit `target` as above, from `family` if it is given."""
+    """Fit `target` as described above, with q0 = `family` if it is given."""
     try:
         start = make_start(target, family, seed=seed, check=options.check)
     except KeyboardInterrupt:
@@ -59,21 +61,21 @@ def auto_fit(target: Target, family: Family | None, seed: int, options: RunOptio
 
 
 def interrupted(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
-    """The fit that Ctrl-C kept from its first step; `bs.resume` runs its method from q0."""
+    """The fit that Ctrl-C interrupted before its first step; `bs.resume` runs its method from q0."""
     q0 = default_family(target) if family is None else family
     return _AutomaticFit(target, Start(q0), seed, options, family_given=family is not None).not_run()
 
 
 def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
-    """The method to begin with, the one that begins anew if it fails, and the number of steps."""
+    """The first method, the fallback if it fails, and the number of steps."""
     if not isinstance(q0, GaussianFamily):
         return ProximalDescent(), ADVI(), 1000
     if target.stochastic:
         return _for_noise(q0, 0.1), _for_noise(q0, 0.01), 5000
-    batch = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
+    draws = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
     if target.has_density:  # it can be searched
-        return BaM(batch, "decay"), _polish(q0, CAREFUL_LR), 200
-    return BaM(batch), _for_scores(q0), 300
+        return BaM(draws, "decay"), _polish(q0, CAREFUL_LR), 200
+    return BaM(draws), _for_scores(q0), 300
 
 
 def _for_noise(q0: GaussianFamily, lr: float) -> Method:
@@ -89,14 +91,14 @@ def _for_scores(q0: GaussianFamily) -> Method:
 
 
 def _polish(q: Family, lr: float) -> Method:
-    """Descent from a q that is nearly right."""
+    """Descent from a q that is already close to the target."""
     if isinstance(q, LowRankGaussian):
         return ProximalDescent(inner_steps=1, draws=32, lr=lr)
     return WhitenedDescent(inner_steps=1, draws=32, lr=lr, optimizer="adam")
 
 
 class _AutomaticFit:
-    """One automatic fit on its way: its start, the stages run so far, and what to say about them."""
+    """One automatic fit: its start, the stages run so far, and the notes on them."""
 
     def __init__(
         self, target: Target, start: Start, seed: int, options: RunOptions, *, family_given: bool
@@ -113,7 +115,7 @@ class _AutomaticFit:
     # -- routes ------------------------------------------------------------------------------------
 
     def from_search(self) -> Fit:
-        """BaM from the start that the search found and, where it can help, proximal score matching."""
+        """BaM from the start that the search found and, if it can help, proximal score matching."""
         q0 = self.start.family
         recorded = self.options.metrics is None or "elbo" in self.options.metrics
         stop = Plateau("elbo", MIN_GAIN, 2) if recorded else None
@@ -123,18 +125,18 @@ class _AutomaticFit:
         before, after = self._elbo(q0), self._elbo(main.family)
         best = main
         if not after > before - MIN_GAIN:
-            best = self._begun_anew(q0, before)
+            best = self._restarted(q0, before)
         elif isinstance(q0, FullGaussian | DiagonalGaussian) and self._spread(main.family) > CLOSE_SPREAD:
             best = self._polished(main, after)
         if best.outcome is Outcome.WORSE:
-            # That is the judgement of few records over 64 draws; over common noise the ELBO rose.
+            # The outcome rests on few records over 64 draws; over common noise the ELBO rose.
             rise = f"the ELBO rose by {self._elbo(best.family) - before:.3g} nats from the start"
             status = f"used its {best.state.step} steps; {rise}"
             return self._finish(best, Outcome.BUDGET, status)
         return self._finish(best)
 
-    def _begun_anew(self, q0: Family, before: float) -> Fit:
-        """Small steps where large ones made the start worse, and the start itself where they do so too."""
+    def _restarted(self, q0: Family, before: float) -> Fit:
+        """Small steps from the start, which BaM made worse; the start itself if they make it worse too."""
         self.notes.append("BaM made the start worse; proximal score matching began there instead")
         again = self._stage(q0, self.fallback, min(self.steps, 200))
         if self._elbo(again.family) > before:
@@ -154,7 +156,7 @@ class _AutomaticFit:
         return more if gain > 0 or more.outcome is Outcome.INTERRUPTED else main
 
     def from_q0(self) -> Fit:
-        """One method from q0, and another where the first improved nothing."""
+        """One method from q0, and the fallback from q0 if the first improved nothing."""
         q0 = self.start.family
         done = self._stage(q0, self.method, self.steps)
         if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED) or not self._failed(done, q0):
@@ -173,7 +175,7 @@ class _AutomaticFit:
         return done.outcome is Outcome.WORSE
 
     def not_run(self) -> Fit:
-        """q0 as it is, before the first step of the method that would have begun."""
+        """q0 unchanged, before the first step of the method that would have run."""
         loop = self._loop(self.start.family, self.method, self.steps, self.options)
         return self._finish(loop.not_run()[0])
 
@@ -187,7 +189,7 @@ class _AutomaticFit:
     def _stage(
         self, q: Family, method: Method, steps: int, records: int = 12, stop: Plateau | None = None
     ) -> Fit:
-        """Run a method from q, with about so many records; the target is checked once at most."""
+        """Run a method from q, with about `records` records; only the first stage checks the target."""
         every = self.options.record_every
         options = replace(
             self.options,
@@ -227,7 +229,7 @@ class _AutomaticFit:
         done = join_stages(best, self.stages or [best], self.start)
         objections = self.start.objections
         if self.start.searched and not self.start.found_mode and not objections:
-            objections = _out_of_sight(self.target, self._draws(best.family))
+            objections = _ran_off(self.target, self._draws(best.family))
         return replace(
             done,
             outcome=best.outcome if outcome is None else outcome,
@@ -238,10 +240,10 @@ class _AutomaticFit:
         )
 
 
-def _out_of_sight(target: Target, draws: Tensor) -> tuple[str, ...]:
-    """The objection to a q that found no mode and followed the density out of sight."""
+def _ran_off(target: Target, draws: Tensor) -> tuple[str, ...]:
+    """The objection to a q that found no mode and moved away without bound."""
     reach = draws.abs().amax(0)
-    if float(reach.max()) < OUT_OF_SIGHT:
+    if float(reach.max()) < FAR_AWAY:
         return ()
     where = f"{float(reach.max()):.1e} along {coordinate_names(target)[int(reach.argmax())]}"
     return (f"q ran off to {where}: the density has no mode and probably cannot be normalised; {REMEDY}",)

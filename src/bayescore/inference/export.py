@@ -1,4 +1,4 @@
-"""Draws of a fit by the names of the model, as ArviZ and reference draws have them."""
+"""Draws of a fit under the model's own names of its quantities, as in ArviZ and in reference draws."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["columns", "groups", "inference_data", "model_of"]
 
 
 def model_of(target: Target | None) -> Target | None:
-    """The target itself, without the noise on its scores."""
+    """The target itself, without a wrapper that adds noise to its scores."""
     return model_of(target.target) if isinstance(target, NoisyScore) else target
 
 
 def groups(target: Target | None, x: Tensor, seed: int) -> dict[str, dict[str, Tensor]]:
-    """ArviZ groups of unconstrained draws (..., D): by the names of the model where the target has any."""
+    """ArviZ groups from unconstrained draws (..., D): under the model's names, or "theta" if it has none."""
     to_posterior = getattr(model_of(target), "to_posterior", None)
     if to_posterior is None:
         return {"posterior": {"theta": x}}
@@ -33,7 +33,7 @@ def groups(target: Target | None, x: Tensor, seed: int) -> dict[str, dict[str, T
 
 
 def columns(values: Mapping[str, Tensor], lead: int = 1) -> dict[str, Tensor]:
-    """Every number of named quantities (*lead, *shape) as a column (n,), such as beta[2,1]."""
+    """Every entry of named quantities (*lead, *shape) as a column (n,), such as beta[2,1]."""
     found = {}
     for name, value in values.items():
         shape = value.shape[lead:]

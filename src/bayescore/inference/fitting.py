@@ -1,4 +1,4 @@
-"""Fit a family to a target by a method: one fit, many as one batch, or the rest of one."""
+"""Fit a family to a target by a method: one fit, many as one batch, or the remaining steps of a fit."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def fit(
     seed: int = 0,
     **options: Unpack[FitKeywords],
 ) -> Fit:
-    """Fit `family` to `target`; `bs.fit(target)` finds a start, a family and a method by itself.
+    """Fit `family` to `target`; `bs.fit(target)` chooses a family, a start and a method itself.
 
     Arguments:
-        target: what to approximate.
-        family: q0, where the fit begins, or what `bs.find_start` found; it is not changed. Without one the
-            family is chosen by the dimension, and a start is searched for where there is a density to climb.
-        method: how: a method, the name of one with its default settings (`bs.methods.METHODS` has them), or
-            "auto" (the default), which begins near a mode, runs BaM where scores are exact and proximal score
-            matching where they are noisy, keeps the best q and says in `fit.notes` what it did.
-        steps: the number of iterations T, which schedules refer to; 1000 unless given, and what suits the
-            method with "auto".
+        target: the density to approximate.
+        family: q0, where the fit begins, or a start from `bs.find_start`; it is not changed. By default the
+            family is chosen by the dimension, and a start is searched for if there is a density to climb.
+        method: a method, the name of one (`bs.methods.METHODS`) for its default settings, or "auto" (the
+            default), which begins near a mode, runs BaM for exact scores and proximal score matching for
+            noisy ones, keeps the best q and says in `fit.notes` what it did.
+        steps: the number of steps T, which schedules refer to; 1000 by default; "auto" chooses its own.
         seed: of all randomness of this run.
-        metrics: what to record, by name, each (family, target) to a number per fit; by default the ELBO over
-            64 fixed draws where the target has a density. `loss`, score calls and seconds come always.
+        metrics: what to record: functions by name, each from (family, target) to one number per fit; by
+            default the ELBO over 64 fixed draws if the target has a density. `loss`, score calls and seconds
+            are always recorded.
         record_every: steps between records, or the steps to record at; about 50 records by default.
         stop: end early when a recorded quantity no longer improves.
-        callbacks: called with the fit so far at every record; a true answer ends the run.
+        callbacks: called with the fit so far at every record; a true return value ends the run.
         progress: show a progress bar; by default if standard error is a terminal.
         check: check the target before the run (its calls are in `fit.counts.check_calls`).
 
@@ -70,10 +70,10 @@ def fit_many(
     seeds: Sequence[int],
     **options: Unpack[FitKeywords],
 ) -> list[Fit]:
-    """Run one fit per seed, as one batch where target and family can be batched, else one after the other.
+    """Run one fit per seed, together if targets and families can be batched, else one after the other.
 
-    `target` and `family` are one for all, or one per seed. Everything else is as in `fit`; "auto" runs one
-    after the other. A fit's result is the same whichever others run beside it.
+    `target` and `family` are one for all seeds, or one per seed. Everything else is as in `fit`; "auto" runs
+    one after the other. The result of a fit does not depend on which others run with it.
     """
     _check_kind("target", target)
     if family is not None and not isinstance(family, Start):
@@ -130,7 +130,7 @@ def _by_method(
     steps = options.steps or 1000
     try:
         batch_family, batch_target = type(families[0]).stack(families), as_batch(targets)
-    except (TypeError, ValueError):  # they make no batch
+    except (TypeError, ValueError):  # they cannot be batched
         if len(seeds) == 1:
             raise
     else:
@@ -160,7 +160,7 @@ def resume(fit: Fit, **options: Unpack[ResumeKeywords]) -> Fit:
 
 
 def _chosen_method(method: Method | str | None) -> Method | None:
-    """The method, made if it is a name; None is the automatic choice."""
+    """The method, constructed if a name is given; None for "auto"."""
     if method is None or method == "auto":
         return None
     if isinstance(method, str):
@@ -189,7 +189,7 @@ def _check_kind(name: str, value: object) -> None:
 
 
 def _one_per_fit(name: str, value: T | Sequence[T], n: int) -> list[T]:
-    """One value per fit."""
+    """A list of n values, from one for all or one per fit."""
     if not isinstance(value, Sequence):
         batch = getattr(value, "batch_shape", ())
         if batch:

@@ -1,4 +1,4 @@
-"""The loop that steps a method: every `bs.fit` runs through it, with any method and any number of fits.
+"""The loop of `bs.fit`: it steps any method, for any number of fits.
 
 F fits run as one batch with a leading dimension F, each with its own random stream, so that no fit depends on
 which others share its batch. A step is pure: a fit that has ended, or must skip a step because a score was
@@ -40,19 +40,19 @@ class _End:
 
     outcome: Outcome
     status: str
-    state: State  # of this fit, a batch of one
+    state: State  # of this fit, with F = 1
     streams: Tensor  # (1, bytes)
     pending: Pending
 
 
 class Loop:
-    """A batch of F fits on its way.
+    """The loop of F fits that run as one batch.
 
     Arguments:
-        target: the targets as one batch, or one that serves all.
+        target: the targets as one batch, or one target for all fits.
         members: the F targets one by one.
-        method: what is stepped.
-        state: where it stands.
+        method: the method that is stepped.
+        state: the state from which it continues.
         seeds: of the F random streams.
         options: of the run.
     """
@@ -96,7 +96,7 @@ class Loop:
 
     @classmethod
     def from_fit(cls, fit: Fit, options: RunOptions) -> Loop:
-        """The loop that goes on where a fit ended."""
+        """The loop that continues where a fit ended."""
         assert fit.target is not None
         loop = cls(as_batch([fit.target]), [fit.target], fit.method, fit.state, [fit.seed], options)
         loop.streams.restore(fit.streams)
@@ -107,8 +107,8 @@ class Loop:
         return loop
 
     def run(self) -> list[Fit]:
-        """Check the target, take all steps, and return the fits; Ctrl-C returns them as they stand."""
-        if not len(self.histories[0]):  # else it goes on where a fit ended
+        """Check the target, take all steps, and return the fits; Ctrl-C returns the fits so far."""
+        if not len(self.histories[0]):  # otherwise it continues a fit
             if self.options.check:
                 calls = check_target(self.target, self.state.family)
                 self.counts = [Counts(check_calls=calls) for _ in self.seeds]
@@ -133,7 +133,7 @@ class Loop:
         return [self._fit(i) for i in range(len(self.seeds))]
 
     def not_run(self, outcome: Outcome = Outcome.INTERRUPTED, status: str | None = None) -> list[Fit]:
-        """The fits before their first step, with the record made there, where no step is to be taken."""
+        """The fits without any step, with one record."""
         self._record()
         self._end(range(len(self.seeds)), outcome, self._interrupted() if status is None else status)
         return [self._fit(i) for i in range(len(self.seeds))]
@@ -142,7 +142,7 @@ class Loop:
         return f"interrupted at step {self.state.step} of {self.state.horizon}; bs.resume(fit) continues it"
 
     def _snapshot(self) -> tuple[Any, ...]:
-        """Where the run stands before an iteration."""
+        """Everything that an iteration changes, as it was before."""
         counted = self.oracle.score_calls, self.oracle.hessian_products
         rows = [len(history) for history in self.histories]
         return (
@@ -235,7 +235,7 @@ class Loop:
                 self._end([i], Outcome.STOPPED, f"stopped by a callback at step {step}")
 
     def _asked_to_stop(self, i: int) -> bool:
-        """Whether a callback says so; all of them are called."""
+        """Whether a callback asks for the end of fit i; all callbacks are called."""
         answers = [callback(self._fit(i)) for callback in self.options.callbacks]
         return any(answers)
 
@@ -250,7 +250,7 @@ class Loop:
         return _End(outcome, status, self.state.member(i), streams, self.pending[i])
 
     def _count(self, i: int, density_evaluations: int = 0) -> None:
-        """Take over what the oracle counted, and density evaluations that it does not see."""
+        """Copy the oracle's counts, and add density evaluations that it does not count."""
         self.counts[i] = replace(
             self.counts[i],
             score_calls=self.oracle.score_calls,
@@ -259,7 +259,7 @@ class Loop:
         )
 
     def _fit(self, i: int) -> Fit:
-        """Fit i: as it ended, or as it stands."""
+        """Fit i as it ended, or its current state if it has not."""
         end = self.ends[i]
         if end is None:
             step, horizon = self.state.step, self.state.horizon

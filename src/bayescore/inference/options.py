@@ -21,7 +21,7 @@ Callback = Callable[[Fit], bool | None]
 
 
 class ResumeKeywords(TypedDict, total=False):
-    """The keyword arguments of `resume`; `fit` says what they mean."""
+    """The keyword arguments of `resume`, documented in `fit`."""
 
     metrics: Mapping[str, Metric] | None
     record_every: int | Sequence[int] | None
@@ -39,7 +39,7 @@ class FitKeywords(ResumeKeywords, total=False):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The same with their defaults, checked; None leaves a choice to the run."""
+    """The options of a run, with defaults and checked; None means that the run chooses."""
 
     steps: int | None = None
     metrics: Mapping[str, Metric] | None = None
@@ -60,7 +60,7 @@ class RunOptions:
 
     @classmethod
     def from_keywords(cls, function: str, kind: type, keywords: Mapping[str, Any]) -> RunOptions:
-        """The options that the keyword arguments of `function` name; `kind` is their TypedDict."""
+        """The options from keyword arguments of `function`, whose names are in the TypedDict `kind`."""
         for name in keywords:
             if name not in kind.__annotations__:
                 guess = nearest(name, kind.__annotations__)
@@ -69,7 +69,7 @@ class RunOptions:
         return cls(**{**keywords, "callbacks": tuple(keywords.get("callbacks", ()))})
 
     def record_steps(self, steps: int) -> frozenset[int]:
-        """The steps of a run to record after; the last one always."""
+        """The steps after which a run of `steps` steps is recorded, always including the last."""
         every = max(1, steps // 50) if self.record_every is None else self.record_every
         some = every if isinstance(every, Sequence) else range(every, steps + 1, every)
         return frozenset(some) | {steps}

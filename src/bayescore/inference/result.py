@@ -61,7 +61,7 @@ class Trust(Enum):
 
 
 class Pending(NamedTuple):
-    """What a run has gathered for its next record."""
+    """What a run has accumulated for its next record."""
 
     loss_sum: float = 0.0  # of the losses since the last record
     losses: int = 0  # their number
@@ -72,10 +72,10 @@ class Pending(NamedTuple):
 class Fit:
     """A fitted approximation.
 
-    `family` is the approximation and `history` what was recorded. Three things are said in words: `status`,
-    how the run ended; `verdict`, whether to trust the approximation, and why or why not; `notes`, what an
-    automatic fit did. `outcome` and `trust` are the codes of the first two. `khat` and `elbo` are diagnostics
-    with Monte Carlo errors, None where there is no density; the verdict then says so.
+    `family` is the approximation and `history` the records. Three fields are sentences: `status`, how the run
+    ended; `verdict`, whether to trust the approximation, and why or why not; `notes`, what an automatic fit
+    did. `outcome` and `trust` are the first two as codes. `khat` and `elbo` are diagnostics with Monte Carlo
+    errors; they are None if there is no density, and the verdict then says so.
     """
 
     family: Family
@@ -91,7 +91,7 @@ class Fit:
     streams: Tensor = field(repr=False)
     pending: Pending = field(default=Pending(), repr=False)
     notes: tuple[str, ...] = ()
-    # what a search found against the target, which the diagnostics do not see; a part of the verdict
+    # reasons against the target that the search found and the diagnostics cannot see; they enter the verdict
     _objections: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -122,7 +122,7 @@ class Fit:
 
     @property
     def khat(self) -> Estimate | None:
-        """PSIS k-hat: below 0.5 good, up to 0.7 usable, above it do not trust q."""
+        """PSIS k-hat: below 0.5 q is good, up to 0.7 usable, above 0.7 not to be trusted."""
         return None if self._log_ratios is None else pareto_khat(self._log_ratios)
 
     @property
@@ -170,10 +170,10 @@ class Fit:
     # -- draws -------------------------------------------------------------------------------------
 
     def resample(self, n: int, seed: int = 0) -> Tensor:
-        """n draws (n, D) nearer to the target than q: drawn from q, kept by Pareto-smoothed weights Phi/q.
+        """n draws (n, D) closer to the target than q: draws of q, resampled by Pareto-smoothed weights Phi/q.
 
-        The draws come with replacement from max(n, 4000) draws of q, so some are repeated. They are to be
-        trusted where k-hat is at most 0.7.
+        They are chosen with replacement from max(n, 4000) draws of q, so some are repeated. Trust them if
+        k-hat is at most 0.7.
         """
         check_count("n", n)
         if (reason := why_no_diagnosis(self)) is not None:
@@ -210,8 +210,8 @@ class Fit:
         Arguments:
             reference: draws (n, D) on the space of q, or constrained quantities by name, each
                 (chains, draws, *shape); by default the reference draws of the target.
-            draws: how many of q to compare with.
-            seed: of these.
+            draws: number of draws of q to compare.
+            seed: of these draws.
         """
         x = self.family.sample(draws, seed)
         if isinstance(reference, Tensor):
@@ -235,7 +235,7 @@ class Fit:
     # -- file --------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fit to one file, whole or not at all."""
+        """Write the fit to one file, atomically."""
         storage.write(Path(path), self)
 
     @classmethod
@@ -253,7 +253,7 @@ class Fit:
 
 
 def why_no_diagnosis(fit: Fit) -> str | None:
-    """Why a fit has neither ELBO nor k-hat; None where it has them."""
+    """Why a fit has neither ELBO nor k-hat; None if it has them."""
     if fit.target is None:
         return "the fit was loaded without its target; pass it to Fit.load(path, target)"
     if not fit.target.has_density:
@@ -262,7 +262,7 @@ def why_no_diagnosis(fit: Fit) -> str | None:
 
 
 def join_stages(best: Fit, stages: Sequence[Fit], start: Start) -> Fit:
-    """`best`, one of some stages run one after the other, with the counts, records and time of the whole."""
+    """`best`, one of the stages of a run, with the counts, records and time of the start and all stages."""
     history, step = History(), 0
     counts, seconds = start.counts, start.seconds
     for stage in stages:

@@ -1,4 +1,4 @@
-"""When a run stops early, and what its records say at its end: converged, still moving, or worse."""
+"""When a run stops early, and how its records classify its end: converged, still moving, or worse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plateau:
             raise ValueError(f"tolerance must not be negative; got {self.tolerance}")
 
     def reached(self, history: History) -> str | None:
-        """A sentence if the plateau is reached."""
+        """A sentence if the plateau is reached, else None."""
         if self.metric not in history:
             raise ValueError(
                 f"Plateau watches {self.metric!r}, which is not recorded; "

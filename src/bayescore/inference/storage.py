@@ -45,7 +45,7 @@ _KINDS: dict[str, type] = {
 
 
 def write(path: Path, fit: Fit) -> None:
-    """Write the fit, whole or not at all."""
+    """Write the fit atomically."""
     config = fit.method.config()
     for key, value in config.items():
         if callable(value):
@@ -73,12 +73,12 @@ def write(path: Path, fit: Fit) -> None:
 
 
 def _encode(value: float) -> float | str:
-    """A number as strict JSON has it: NaN and infinities as words."""
+    """A number for strict JSON: NaN and infinities as strings."""
     return value if math.isfinite(value) else str(value)
 
 
 def read(path: Path, device: torch.device) -> dict[str, Any]:
-    """The fields of the `Fit` in a file, checked: all but its target; its outcome by name."""
+    """The fields of the `Fit` in a file, checked; without the target, and with the outcome by name."""
     header, tensors = read_tensors(path, FORMAT)
     for key, kind in _KINDS.items():
         if type(header.get(key)) is not kind:
@@ -122,7 +122,7 @@ def _method_and_state(
 
 @contextmanager
 def refusing_damage(path: Path) -> Iterator[None]:
-    """Whatever reading a damaged or foreign file raises becomes one sentence that names the file."""
+    """Turn any error while reading a damaged or foreign file into one ValueError that names the file."""
     try:
         yield
     except (

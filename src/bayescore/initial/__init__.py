@@ -1,1 +1,1 @@
-"""Finding a start: checks of a target, the ascent towards a mode, local Gaussians on the way."""
+"""Finding a start: checks of a target, the ascent towards a mode, local Gaussians at its iterates."""

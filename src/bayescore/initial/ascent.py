@@ -5,7 +5,7 @@ coordinate. In coordinates in which its diagonal is +-1, its eigenvalues are mad
     A e_i = (s(x - h_i e_i) - s(x + h_i e_i)) / (2 h_i)                                                   (1)
     S A S = W diag(l) W^T,   S = diag(1/sqrt|A_ii|);   F = S W diag(1/sqrt|l|);   q = N(x, F F^T)          (2)
     x <- x + a F F^T s,   a the best of 2, 1, 1/2, 1/4, ...        a Newton step that avoids saddles       (3)
-    |F^T s|^2 / 2                                                  nats that the step promises             (4)
+    |F^T s|^2 / 2                                                  predicted gain of the step, in nats     (4)
 A mode is a point where all l > 0 and (4) is below a thousandth. Where D is too large for (1), L-BFGS climbs,
 and at its end the curvature along each coordinate is estimated from random signs v:
     A_ii = E [ v_i (A v)_i ],   A v = (s(x - h v) - s(x + h v)) / (2 h)                                   (5)
@@ -22,17 +22,17 @@ from bayescore.targets.counting import CountedDensity
 
 __all__ = ["Iterate", "lbfgs", "newton"]
 
-MODE_GAP = 1e-3  # nats left to climb at a mode
-MIN_CURVATURE = 1e-6  # along a coordinate, after which a standard deviation is at most 1000
-LBFGS_MIN_GAIN = 1e-3  # nats that an iteration of L-BFGS must gain to be followed by another
-LBFGS_MEMORY = 8  # steps that L-BFGS remembers
+MODE_GAP = 1e-3  # largest predicted gain (4) at a mode, in nats
+MIN_CURVATURE = 1e-6  # along a coordinate; it limits standard deviations to 1000
+LBFGS_MIN_GAIN = 1e-3  # nats: an iteration of L-BFGS that gains less is the last
+LBFGS_MEMORY = 8  # steps that L-BFGS keeps
 LINE_SEARCH_TRIALS = 12  # evaluations of one line search
 PROBES = 32  # vectors of random signs in (5)
 
 
 @dataclass(frozen=True)
 class Iterate:
-    """The points of S climbs after equally many iterations, with what is known there."""
+    """The points of S climbs after the same number of iterations, with values and local Gaussians there."""
 
     x: Tensor  # (S, D)
     value: Tensor  # (S,), the log density
@@ -101,7 +101,7 @@ def lbfgs(density: CountedDensity, x: Tensor, rng: torch.Generator, iterations: 
 
 
 def _diagonal_curvature(density: CountedDensity, x: Tensor, rng: torch.Generator) -> Tensor:
-    """(5) at points (S, D); where an entry is not clearly positive, the mean size of them all."""
+    """(5) at points (S, D); entries that are not clearly positive are replaced by the mean absolute entry."""
     S, D = x.shape
     v = torch.randint(0, 2, (PROBES, 1, D), generator=rng, device=x.device).to(x.dtype) * 2 - 1
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + x.abs().amax(-1, keepdim=True))  # (S, 1)
@@ -124,12 +124,12 @@ def _direction(score: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
         usable = dy > 1e-10 * d.norm(dim=-1, keepdim=True) * y.norm(dim=-1, keepdim=True)
         known.append((d, y, torch.where(usable, 1 / torch.where(usable, dy, 1.0), 0.0)))
         scale = torch.where(usable, dy / y.square().sum(-1, keepdim=True).clamp_min(1e-300), scale)
-    taken = []
+    alphas = []
     for d, y, rho in reversed(known):
-        taken.append(rho * (d * q).sum(-1, keepdim=True))
-        q = q - taken[-1] * y
+        alphas.append(rho * (d * q).sum(-1, keepdim=True))
+        q = q - alphas[-1] * y
     q = q * scale
-    for (d, y, rho), a in zip(known, reversed(taken), strict=True):
+    for (d, y, rho), a in zip(known, reversed(alphas), strict=True):
         q = q + (a - rho * (y * q).sum(-1, keepdim=True)) * d
     return q
 
@@ -137,7 +137,7 @@ def _direction(score: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
 def _line_search(
     density: CountedDensity, here: tuple[Tensor, Tensor, Tensor], p: Tensor, a: Tensor, active: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A step along p, by bracketing, after which the value is larger and the slope smaller; else the best."""
+    """A step along p, by bracketing, that satisfies the Wolfe conditions; else the best point tried."""
     x, value, score = here
     slope = (score * p).sum(-1)
     low, high, active = torch.zeros_like(a), torch.full_like(a, torch.inf), active.clone()

@@ -1,7 +1,7 @@
 """Checks of a target before a run: is it finite where q0 has its mass, and is its score a gradient?
 
     s(x) . v = d/dh log Phi(x + h v) at h = 0,  by a central difference                       (1)
-A score without a density is evaluated far from q0 instead: where x . s(x) > 0 in every direction, the density
+A score without a density is evaluated far from q0 instead: if x . s(x) > 0 in every direction, the density
 would grow without bound; most likely the score has the wrong sign                                  (2)
 A log density that is linear in a coordinate cannot be normalised (targets/propriety.py).
 """
@@ -19,7 +19,7 @@ from bayescore.targets.propriety import REMEDY, improper_coordinates
 
 __all__ = ["check_match", "check_target", "finite_points", "propriety_objection"]
 
-RANDOM_POINTS = 100  # among which finite ones are looked for
+RANDOM_POINTS = 100  # that are searched for finite ones
 DRAWS = 20  # from q0, at which a target is checked
 
 
@@ -42,7 +42,7 @@ def check_match(target: Target, family: Family) -> None:
 
 
 def finite_points(density: CountedDensity, centre: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """Points to climb from, (at most count, D): the centre and uniform ones within 2 of it, all finite."""
+    """At most `count` finite points to climb from, (n, D): the centre and uniform points within 2 of it."""
     uniform = torch.rand(RANDOM_POINTS, len(centre), generator=rng, dtype=centre.dtype, device=centre.device)
     points = torch.cat([centre.unsqueeze(0), centre + 4 * uniform - 2])
     for some in (points[:count], points):  # the others are evaluated only if one of the first fails
@@ -58,7 +58,7 @@ def finite_points(density: CountedDensity, centre: Tensor, count: int, rng: torc
 
 
 def check_target(target: Target, family: Family) -> int:
-    """Check the target at draws from a batch of families (F,); returns the score calls that took per fit."""
+    """Check the target at draws from a batch of families (F,); returns the number of score calls per fit."""
     F = family.batch_shape[0]
     streams = Streams([104_729] * F, dtype=family.dtype, device=family.device)
     with torch.no_grad():

@@ -1,8 +1,8 @@
-"""The start of a fit: a search for it, with its calls, its time and what it found.
+"""The search for the start of a fit, with its calls, its time and what it found.
 
-The target is checked (checks.py). From q0's mean and from random points the log density is climbed towards a
+The target is checked (checks.py). The log density is climbed from q0's mean and from random points towards a
 mode (ascent.py). Of q0 and the local Gaussians at all iterates, the one with the largest ELBO over common
-noise is the start (gaussians.py), so that a density without a mode has one too.
+noise is the start (gaussians.py), so that there is a start even if the density has no mode.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["Start", "can_search", "default_family", "find_start", "make_start"]
 
 FULL_DIM, LOW_RANK_DIM = 400, 5000  # the largest dimension of a full and of a low-rank Gaussian
 RANK = 20  # of the low-rank one
-NEWTON_DIM = 400  # the largest dimension in which the curvature comes from differences of scores
-MAX_POINTS, MAX_NUMBERS = 4, 200  # points to climb from, at most, and D times their number, at most
-STILL_RISING = 0.02  # nats gained over the last five iterates by a climb that has not arrived
+NEWTON_DIM = 400  # the largest dimension for Newton climbs, whose curvature comes from differences of scores
+MAX_POINTS, MAX_NUMBERS = 4, 200  # the largest number of points to climb from, and of points times D
+STILL_RISING = 0.02  # nats: a climb that gained more over the last five iterates has not converged
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Start:
 
     @property
     def searched(self) -> bool:
-        """Whether a search found it; otherwise it is a family that was given or that suits the dimension."""
+        """Whether a search found it; otherwise it is the user's q0 or the default family."""
         return self.counts.search_calls > 0
 
 
 def make_start(target: Target, family: Family | None, *, seed: int, check: bool) -> Start:
-    """Where a fit begins: at the start that a search finds, where it can search, else at q0 itself."""
+    """Where a fit begins: the start that a search finds if the target can be searched, else q0 itself."""
     if family is None:
         family = default_family(target)
     else:
@@ -69,8 +69,8 @@ def find_start(target: Target, family: Family | None = None, *, seed: int = 0, c
 
     Arguments:
         target: with an exact density.
-        family: a Gaussian: its kind is that of the start, its mean is where the search begins; N(0, I) in the
-            family that suits the dimension if it is not given.
+        family: a Gaussian, of the kind that the start shall have; the search begins at its mean. By default
+            N(0, I) in the family that suits the dimension.
         seed: of the random points.
         check: check the target first, as `bs.fit` does.
 
@@ -86,9 +86,9 @@ def find_start(target: Target, family: Family | None = None, *, seed: int = 0, c
 
 
 def default_family(target: Target) -> GaussianFamily:
-    """N(0, I) in the family that suits the dimension; narrower, N(0, 0.01 I), where scores are noisy.
+    """N(0, I) in the family that suits the dimension; narrower, N(0, 0.01 I), if scores are noisy.
 
-    The noise is largest where the scores are, which is far from the mode.
+    The noise is largest where the scores are largest, which is far from the mode.
     """
     scale = 0.1 if target.stochastic else 1.0
     dim, dtype, device = target.dim, target.dtype, target.device
@@ -100,7 +100,7 @@ def default_family(target: Target) -> GaussianFamily:
 
 
 def can_search(target: Target, family: Family) -> bool:
-    """Whether there is an exact density to climb, and a family that holds local Gaussians."""
+    """Whether there is an exact density to climb, and the family is Gaussian."""
     return target.has_density and not target.stochastic and isinstance(family, GaussianFamily)
 
 
@@ -133,12 +133,12 @@ def _search(target: Target, q0: Family, seed: int, check: bool) -> Start:
         counts=counts,
         seconds=time.perf_counter() - began,
         found_mode=bool(iterates[-1].at_mode.any()),
-        notes=(_what_was_found(target, iterates, climber, density.score_calls),),
+        notes=(_search_note(target, iterates, climber, density.score_calls),),
         objections=() if objection is None else (objection,),
     )
 
 
-def _what_was_found(target: Target, iterates: Sequence[Iterate], climber: str, score_calls: int) -> str:
+def _search_note(target: Target, iterates: Sequence[Iterate], climber: str, score_calls: int) -> str:
     """One sentence: a mode, or where the climbs ended instead."""
     last = iterates[-1]
     points = "1 point" if len(last.x) == 1 else f"{len(last.x)} points"

@@ -1,6 +1,6 @@
-"""Local Gaussians of one family at the iterates of an ascent, and the choice of the best.
+"""Local Gaussians at the iterates of an ascent, in the family of q0, and the choice of the best.
 
-From the covariance V = F F^T at an iterate x, or a diagonal one:
+From the covariance V = F F^T at an iterate x, full or diagonal:
     full        N(x, V)
     diagonal    N(x, diag(1 / (V^{-1})_ii)), the nearest in KL(q | N(x, V))                              (1)
     low-rank    in units of sqrt V_ii, A = the K leading eigenvectors times sqrt(l_k - 1), where l_k > 1, and

@@ -34,7 +34,7 @@ __all__ = [
     "by_name",
 ]
 
-#: every method by its name in the shell and in saved files
+#: every method by its name on the command line and in saved files
 METHODS: dict[str, type[Method]] = {
     m.name: m
     for m in (
@@ -53,7 +53,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def by_name(name: str) -> type[Method]:
-    """The method class of that name; the error suggests the nearest."""
+    """The method class of that name; the error for an unknown name suggests the nearest."""
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
     return METHODS[name]

@@ -4,15 +4,15 @@
     grad = E [ (dT/dlambda)^T s(theta) ] + grad entropy              entropy in closed form               (2)
     grad = E [ (dT/dlambda)^T (s(theta) - g(theta)) - d log q / d lambda ]   otherwise                    (3)
     grad = E [ (dT/dlambda)^T (s(theta) - g(theta)) ]                sticking the landing                 (4)
-Only scores of the target enter, so it runs on targets without a density; the loss shown is then not -ELBO
-but the mean squared score mismatch.
+Only scores of the target enter, so it runs on targets without a density; the reported loss is then the mean
+squared score mismatch instead of -ELBO.
 
-Mixtures are not reparametrised by themselves. Two estimators:
+Draws from a mixture cannot be reparametrised directly. Two estimators:
     gumbel      theta = sum_k y_k T_k(e_k), y = softmax((log w + Gumbel)/temperature), in (3)             (5)
     stratified  sum_k w_k E_k [ log Phi - log q ], one draw per component and K score calls; unbiased,
                 needs the density for the weights                                                         (6)
 
-A diagonal Gaussian has (2) in elementwise form (rules/advi.py), which is that of the network optimizer.
+For a diagonal Gaussian (2) is elementwise: the rule of the network optimizer, rules/advi.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ADVIState(State):
 
 @dataclass(frozen=True)
 class ADVI(Method):
-    """Reparametrised ELBO.
+    """Automatic differentiation variational inference: ascent on the ELBO.
 
     Arguments:
         draws: per step (per component for the stratified estimator).
@@ -85,8 +85,8 @@ class ADVI(Method):
             raise ValueError(f"temperature must be positive; got {self.temperature}")
         _ = self._descent(0.01)
 
-    def _descent(self, otherwise: float) -> GradientStep:
-        lr = otherwise if self.lr is None else self.lr
+    def _descent(self, default: float) -> GradientStep:
+        lr = default if self.lr is None else self.lr
         return GradientStep(self.optimizer, lr, self.momentum, self.schedule)
 
     def check(self, family: Family, target: Target) -> None:
@@ -131,7 +131,7 @@ class ADVI(Method):
     def _diagonal(
         self, state: ADVIState, q: DiagonalGaussian, oracle: Oracle, streams: Streams
     ) -> tuple[ADVIState, Info]:
-        """(2) by the rule that network weights have."""
+        """(2) by the elementwise rule."""
         eps = q.noise(streams, self.draws)
         point = q.transform(eps)
         value, s = oracle.log_prob_and_score(point) if oracle.has_density else (None, oracle.score(point))
@@ -140,13 +140,13 @@ class ADVI(Method):
         o = ADVIOptions(1.0, 0.0, eta, eta, *corrections(state.step + 1))
         (a_m, a_r), (b_m, b_r) = state.first.chunk(2, -1), state.second.chunk(2, -1)
         draws = Draws.of_scores(eps, s)
-        (mean, sd, *moved), _ = advi_step(q.mean, q.sd, a_m, a_r, b_m, b_r, 0.0, draws, o)
+        (mean, sd, *moments), _ = advi_step(q.mean, q.sd, a_m, a_r, b_m, b_r, 0.0, draws, o)
         new = ADVIState(
             family=q.replace({"mean": mean, "log_sd": sd.log()}),
             step=state.step + 1,
             horizon=state.horizon,
-            first=torch.cat(moved[:2], -1),
-            second=torch.cat(moved[2:], -1),
+            first=torch.cat(moments[:2], -1),
+            second=torch.cat(moments[2:], -1),
         )
         return new, Info(loss)
 
@@ -173,7 +173,7 @@ class ADVI(Method):
         return surrogate.sum(), loss.detach()
 
     def _relaxed(self, q: GaussianMixture, streams: Streams) -> Tensor:
-        """(5): draws (F, S, D) that are differentiable in the weights too."""
+        """(5): draws (F, S, D) that are differentiable in the mixture weights too."""
         K, S = q.logits.shape[-1], self.draws
         gumbel = -(-streams.uniform(S, K).clamp_min(1e-300).log()).log()  # (F, S, K)
         y = ((q.logits.log_softmax(-1).unsqueeze(-2) + gumbel) / self.temperature).softmax(-1)
@@ -181,7 +181,7 @@ class ADVI(Method):
         return (y.movedim(-1, -2).unsqueeze(-1) * draws).sum(-3)
 
     def _stratified(self, q: GaussianMixture, oracle: Oracle, streams: Streams) -> tuple[Tensor, Tensor]:
-        """(6): every component is drawn from, and its term weighted by w_k."""
+        """(6): S draws from every component, its term weighted by w_k."""
         K, S = q.logits.shape[-1], self.draws
         theta = q.components.transform(streams.normal(K, S, q.dim))  # (F, K, S, D)
         points = theta.flatten(-3, -2)  # (F, K S, D)
@@ -194,5 +194,5 @@ class ADVI(Method):
 
 
 def _mismatch(q: Family, point: Tensor, s: Tensor) -> Tensor:
-    """The mean squared score mismatch (F,), where there is no density."""
+    """The mean squared score mismatch (F,): the loss reported for targets without a density."""
     return (s - q.score(point)).square().sum(-1).mean(-1)

@@ -8,14 +8,14 @@ From B draws z_b ~ q_t with scores g_b, their means zbar, gbar and covariances C
 
 Positive definite by construction: with K = R^T Q and K^T K = W diag(l) W^T, x = sqrt(1/2 + sqrt(l + 1/4)),
     Sigma = F F^T,   F = R (I - K W diag(1/(x^3 (1+x))) W^T K^T)                               (5)
-R = [Sigma_t^{1/2}, ...] need not be square; its triangular factor comes from a QR factorisation, without ever
-squaring F. (5) costs O(B D^2) beside that QR; it is used while B + 1 < D, else U is eigen-decomposed
-in the basis of a square R.
+R = [Sigma_t^{1/2}, ...] need not be square; the triangular factor of Sigma comes from a QR factorisation of
+F^T, without forming F F^T. (5) costs O(B D^2) on top of that QR. It is used while B + 1 < D; otherwise R is
+made square and R^T U R is eigen-decomposed.
 
 Diagonal family: a quadratic per coordinate (rules/bam.py), as in the network optimizer of the same name.
-Low-rank family: the step (5) is kept implicit and projected (methods/bam_low_rank.py).
+Low-rank family: the new covariance is kept in factors and projected (methods/bam_low_rank.py).
 
-lam_t: "plateau" B D until the score mismatch stops moving, then B D/(1 + steps since); "constant" B D;
+lam_t: "plateau" B D until the score mismatch stops changing, then B D/(1 + steps since); "constant" B D;
 "decay" B D/(t+1); a number; or f(t, B, D).
 """
 
@@ -51,7 +51,7 @@ MEMORY = 0.9  # of the running mean of the log mismatch
 @dataclass(frozen=True)
 class BaMState(State):
     level: Tensor  # (F,) running mean of log(mismatch)
-    anchor: Tensor  # (F,) where it last moved to
+    anchor: Tensor  # (F,) its value after its last move
     drift: Tensor  # (F, D) running mean of v, the mean whitened residual
     push: Tensor  # (F,) running mean of |v|^2
     waited: Tensor  # (F,) steps since the fit last moved
@@ -64,7 +64,7 @@ class BaM(Method):
 
     Arguments:
         draws: B, draws and score calls per step; at least 2.
-        regularisation: lam_t, see above; large means a weak pull towards q_t.
+        regularisation: lam_t, see above; the larger, the weaker the pull towards q_t.
     """
 
     name: ClassVar[str] = "bam"
@@ -75,15 +75,15 @@ class BaM(Method):
 
     def __post_init__(self) -> None:
         check_count("draws", self.draws, 2)
-        rule = self.regularisation
-        if isinstance(rule, str):
-            if rule not in ("plateau", "constant", "decay"):
+        lam = self.regularisation
+        if isinstance(lam, str):
+            if lam not in ("plateau", "constant", "decay"):
                 raise ValueError(
                     "regularisation must be 'plateau', 'constant', 'decay', a number or f(t, B, D); "
-                    f"got {rule!r}"
+                    f"got {lam!r}"
                 )
-        elif not callable(rule):
-            check_number("regularisation", rule)
+        elif not callable(lam):
+            check_number("regularisation", lam)
 
     def check(self, family: Family, target: Target) -> None:
         super().check(family, target)
@@ -100,14 +100,14 @@ class BaM(Method):
 
     def init(self, family: Family, steps: int) -> BaMState:
         zeros = family.flat().new_zeros(family.batch_shape)
-        start = torch.full_like(zeros, torch.inf)
+        infinite = torch.full_like(zeros, torch.inf)
         drift = zeros.unsqueeze(-1).repeat(1, family.dim)
         return BaMState(
             family=family,
             step=0,
             horizon=steps,
-            level=start,
-            anchor=start,
+            level=infinite,
+            anchor=infinite,
             drift=drift,
             push=zeros,
             waited=zeros,
@@ -136,7 +136,7 @@ class BaM(Method):
 
     @staticmethod
     def _whitened(q: Family, r: Tensor) -> Tensor:
-        """r in the norm of Cov(q_t) (low rank: of its diagonal)."""
+        """W^T r with W W^T = Cov(q_t) (low rank: its diagonal)."""
         if isinstance(q, FullGaussian):
             return r @ q.factor
         if isinstance(q, DiagonalGaussian):
@@ -146,20 +146,21 @@ class BaM(Method):
 
     @staticmethod
     def _watch(state: BaMState, mismatch: Tensor, v: Tensor) -> BaMState:
-        """Count the steps in which the mismatch stays where it is and the residuals point nowhere.
+        """Count the steps in which the mismatch hardly changes and the residuals have no common direction.
 
         At a plateau the residuals v of successive steps average out: |mean v|^2 is about a twentieth of the
-        mean of |v|^2. On the way to a far target they agree.
+        mean of |v|^2. On the way to a distant target they point the same way.
         """
         now = mismatch.clamp_min(torch.finfo(mismatch.dtype).tiny).log()
         level = torch.where(state.level.isinf(), now, MEMORY * state.level + (1 - MEMORY) * now)
         drift = MEMORY * state.drift + (1 - MEMORY) * v
         push = MEMORY * state.push + (1 - MEMORY) * v.square().sum(-1)
-        # it moves from its infinite start; where q is off by more than its own width, it must move on
+        # The initial anchor is infinite, so the first step counts as a move. A mismatch above 1 means that q
+        # is off by more than its own width, which is no plateau.
         moved = ~((level - state.anchor).abs() <= MOVE) | (level > 0)
         moved |= drift.square().sum(-1) > 0.3 * push
         waited = torch.where(moved, torch.zeros_like(level), state.waited + 1)
-        flat = (state.since > 0) | (waited >= PATIENCE)
+        plateau = (state.since > 0) | (waited >= PATIENCE)
         return dataclasses.replace(
             state,
             level=level,
@@ -167,7 +168,7 @@ class BaM(Method):
             drift=drift,
             push=push,
             waited=waited,
-            since=torch.where(flat, state.since + 1, state.since),
+            since=torch.where(plateau, state.since + 1, state.since),
         )
 
     def _lam(self, state: BaMState, dim: int) -> Tensor:
@@ -187,7 +188,7 @@ class BaM(Method):
 
 
 def spread(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (F, D) and centred rows divided by sqrt(B), whose Gram matrix is the covariance."""
+    """The mean (F, D), and the centred rows divided by sqrt(B): their Gram matrix is the covariance."""
     mean = x.mean(-2)
     return mean, (x - mean.unsqueeze(-2)) / x.shape[-2] ** 0.5
 

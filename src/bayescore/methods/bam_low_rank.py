@@ -18,11 +18,11 @@ from torch import Tensor
 __all__ = ["bam_low_rank_step", "eigen"]
 
 EM_STEPS = 30
-FLOOR = 1e-9  # least psi, relative to diag(S)
+FLOOR = 1e-9  # smallest psi, relative to diag(S)
 
 
 def eigen(M: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and vectors of symmetric matrices; one that overflowed must not stop its neighbours."""
+    """Eigenvalues and eigenvectors of symmetric matrices; NaN in one fit must not raise for the others."""
     l, W = torch.linalg.eigh(torch.nan_to_num(M))
     return l, W
 

@@ -4,8 +4,8 @@
     state, info = method.step(state, oracle, streams)
 
 `State` is what the next step needs, `Info` what a person reads. A step is a pure function: it returns a new
-state and leaves the old one intact. Everything carries the leading dimension F of a batch of fits, and no
-operation mixes fits. The oracle counts every score it gives.
+state and leaves the old one intact. Every tensor has a leading dimension F, the number of fits that run
+together, and no operation mixes fits. The oracle counts every score it computes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Oracle(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands. Methods add tensors with a leading dimension F as further fields."""
+    """What the next step needs. Methods add tensors with a leading dimension F as further fields."""
 
     family: Family
     step: int
@@ -61,11 +61,11 @@ class State:
         return dataclasses.replace(self, family=self.family.replace(family), **own)
 
     def member(self, i: int) -> Self:
-        """The state of fit i, as a batch of one."""
+        """The state of fit i alone, with F = 1."""
         return self.with_tensors({k: v[i : i + 1].clone() for k, v in self.tensors().items()})
 
     def except_where(self, mask: Tensor, other: Self) -> Self:
-        """This state, with the tensors of another one for the fits in `mask` (F,)."""
+        """This state, with the tensors of `other` for the fits in `mask` (F,)."""
         theirs = other.tensors()
         chosen = {
             k: torch.where(mask.reshape(-1, *[1] * (v.dim() - 1)), theirs[k], v)
@@ -85,7 +85,7 @@ class Info:
 class Method(ABC):
     """A variational method: hyper-parameters and a step."""
 
-    #: name in the registry and in saved files
+    #: name on the command line and in saved files
     name: ClassVar[str]
     #: which factor of a Gaussian the method works in
     form: ClassVar[str] = "covariance"
@@ -110,7 +110,7 @@ class Method(ABC):
 
     @abstractmethod
     def init(self, family: Family, steps: int) -> State:
-        """The state before the first of `steps` steps, from a batch of F families."""
+        """The state before the first of `steps` steps, from a family with batch shape (F,)."""
 
     @abstractmethod
     def step(self, state: Any, oracle: Oracle, streams: Streams) -> tuple[State, Info]:

@@ -2,7 +2,7 @@
 
     loss = E_q |grad log q(theta) - s(theta)|^2                         (1)
 
-Squared norms, reparametrised draws, one Hessian product of log Phi per draw.
+It needs reparametrised draws and one Hessian product of log Phi per draw.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules, and the gradient steps of the methods that descend: Adam or SGD (rules/adam.py).
+"""Schedules, and the gradient steps (Adam or SGD, rules/adam.py) of the methods that minimise a loss.
 
 A schedule gives a number for step t of T: "linear" t/T, "reverse" 1 - t/T, "cosine" (1 + cos(pi t/T))/2,
 "constant" 1, a number, or f(t, T).
@@ -52,7 +52,7 @@ def check_schedule(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class GradientStep:
-    """One of the two optimizers with its learning rate."""
+    """Adam or SGD with its learning rate and schedule."""
 
     optimizer: str
     lr: float
@@ -82,14 +82,14 @@ class GradientStep:
         eta: float,
         floor: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Step number k (from 1) on x, in place; returns the new moments."""
+        """Make step number k (from 1) on x, in place; returns the new moments."""
         if self.optimizer == "sgd":
             first = sgd_velocity(first, gradient, self.momentum)
             x.add_(first, alpha=-eta)
             return first, second
-        fade, correction = corrections(k)
-        first, second, size = adam_moments(
-            first, second, gradient, correction, EPSILON if floor is None else floor
+        correction_1, correction_2 = corrections(k)
+        first, second, divisor = adam_moments(
+            first, second, gradient, correction_2, EPSILON if floor is None else floor
         )
-        x.addcdiv_(first, size, value=-eta * fade)
+        x.addcdiv_(first, divisor, value=-eta * correction_1)
         return first, second

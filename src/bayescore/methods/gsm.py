@@ -1,12 +1,12 @@
-"""GSM: Gaussian score matching (Modi et al. 2023), batch version.
+"""GSM: Gaussian score matching (Modi et al. 2023), averaged over several draws per step.
 
 For one draw z ~ q_t with score g, the Gaussian nearest to q_t in KL(q_t | q) whose score at z is g:
     d = mu - z,   eps = Sigma g - d,   c = d . g
     rho = (sqrt(1 + 4 (g^T Sigma g + c^2)) - 1) / 2                                     (1)
     dmu = (eps - d (g . eps) / (1 + rho + c)) / (1 + rho)                               (2)
     dSigma = d d^T - d' d'^T,   d' = mu + dmu - z                                       (3)
-A batch of B draws averages dmu and dSigma, all from the same (mu, Sigma). The average need not be
-positive definite: where its Cholesky factorisation fails, the whole step is dropped.
+With B draws per step, dmu and dSigma are averaged, all of them from the same (mu, Sigma). The new covariance
+need not be positive definite: if its Cholesky factorisation fails, the whole step is dropped.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GSM(Method):
 
 
 def gsm_update(mu: Tensor, sigma: Tensor, z: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """(1)-(3) averaged over the batch.
+    """(1)-(3) averaged over the draws.
 
     Arguments:
         mu: (F, D).  sigma: (F, D, D).  z, g: draws and scores (F, B, D).

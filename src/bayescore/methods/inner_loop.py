@@ -41,19 +41,19 @@ def run_inner_loop(
     """N steps from the parameters `flat` (F, P), which `descend` moves in place.
 
     Arguments:
-        q: says what family the parameters belong to.
+        q: the family that the parameters belong to.
         theta, s: draws and their scores (F, S, D).
-        descend: given the number n of a step and the gradient (2), moves `flat`.
-        prepare: given the matching and g_t, before the first step.
+        descend: called as descend(n, gradient) with the gradient (2) of step n; moves `flat`.
+        prepare: called as prepare(matching, g_t) before the first step.
     """
     moving = q.from_flat(flat)  # views: q_lambda moves with lambda
     matching = moving.matching(theta)
     g_t, weight = matching.score(), 2.0 / theta.shape[-2]
     if prepare is not None:
         prepare(matching, g_t)
-    # e = k g + c: what does not move is put together once
+    # e = k g + c, where k and c are constant over the loop
     k, c = weight * (1 + alpha), (alpha * g_t + s).mul_(-weight)
-    # The loop is short operations by the thousand: without autograd's bookkeeping they cost a third less.
+    # The loop makes thousands of short operations: without autograd's bookkeeping they cost a third less.
     with torch.inference_mode() if moving.closed_form else nullcontext():
         for n in range(N):
             if n:

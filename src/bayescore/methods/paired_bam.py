@@ -1,8 +1,8 @@
-"""Batch and match with pairs of batches, for a diagonal Gaussian: BaM without the bias of noisy scores.
+"""Batch and match with pairs of batches, for a diagonal Gaussian: BaM without the bias due to noisy scores.
 
 The functional twin of the network optimizer of the same name (rules/bam.py, (2) to (5)): draws are antithetic
-pairs, and every noise is used in two successive steps, so that two independent errors of the score meet in
-the product that estimates the curvature.
+pairs, and every noise is used in two successive steps, so that the product which estimates the curvature has
+factors with independent score errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["PairedBaM", "PairedBaMState"]
 class PairedBaMState(State):
     half: Tensor  # (F, D) whitened d of the last step
     noise: Tensor  # (F, pairs, D) of the last step
-    first: Tensor  # (F,) the step to which `half` belongs, if it is the first of two; -2 if not
+    first: Tensor  # (F,) the step that `half` belongs to, if it is the first of two; otherwise -2
     statistics: Tensor  # (F, 4), rules/curvature.py
 
 
@@ -38,7 +38,7 @@ class PairedBaM(Method):
 
     Arguments:
         lr: lam of the mean.
-        damping: 1/lam of the variance at the start.
+        damping: 1/lam of the variance in the first steps.
         draws: per step, an even number.
     """
 
@@ -64,10 +64,10 @@ class PairedBaM(Method):
             totals = torch.stack(
                 [term.sum(-1) for term in paired_slope(q.sd, state.half, d, noise.sum(1), o)], -1
             )
-            moved = statistics.clone()
-            follow(moved, totals, moved.new_full((len(d),), float(q.dim)))
-            lam = paired_lam(moved, self.damping)
-            statistics = torch.where(second[:, None], moved, statistics)
+            followed = statistics.clone()
+            follow(followed, totals, followed.new_full((len(d),), float(q.dim)))
+            lam = paired_lam(followed, self.damping)
+            statistics = torch.where(second[:, None], followed, statistics)
             o = o._replace(lam=torch.where(second, lam, 0.0).unsqueeze(-1))
         (mean, sd, half), _ = paired_step(
             q.mean, q.sd, state.half, 0.0, g.mean(1), torch.zeros_like(d), d, noise.sum(1), o

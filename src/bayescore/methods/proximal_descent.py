@@ -8,10 +8,10 @@ Inference for Bayesian Deep Neural Networks" (arXiv 2602.05873).
         for step = 0, ..., N-1:
             lambda <- lambda - eta d loss/d lambda                                                     (1)
         q_{t+1} = q_lambda
-with the loss and its gradient as in methods/inner_loop.py, by Adam or SGD. `step` below is one iteration. A
-diagonal Gaussian has the inner loop in elementwise form (rules/inner.py), which is that of the network
-optimizer of the same name. Full Gaussians and mixtures are worked in the Cholesky factor of the precision,
-where the score is bilinear: in that of the covariance the same algorithm diverges on real posteriors.
+with the loss and its gradient as in methods/inner_loop.py, by Adam or SGD. `step` below is one iteration. For
+a diagonal Gaussian the inner loop is elementwise: the rule of the network optimizer of the same name,
+rules/inner.py. Full Gaussians and mixtures are parametrised by the Cholesky factor of the precision, in which
+the score is bilinear; with the factor of the covariance the same algorithm diverges on real posteriors.
 
 Two safeguards, neither in the paper:
     floor    under Adam's divisor, methods/inner_loop.py (3), a share kappa of the size that the gradient has
@@ -67,12 +67,12 @@ class ProximalDescent(Method):
         inner_steps: N, descent steps per iteration; they cost no score calls.
         draws: S, draws and score calls per iteration.
         alpha: weight of the proximal term: "linear" t/T, "reverse" 1-t/T, a number, or f(t, T).
-        lr: learning rate eta; None means the family's own, 0.01 (zuko flows: 0.001).
+        lr: learning rate eta; None means the family's default, 0.01 (zuko flows: 0.001).
         schedule: how lr changes: "cosine", "constant", "reverse" or f(t, T).
         optimizer: "adam" or "sgd" (with `momentum`).
         reset: forget the optimizer's moments at every iteration.
         floor: kappa of (2); 0 gives plain Adam.
-        clip: c of (3), say 2 for noisy scores; None does not clip.
+        clip: c of (3), e.g. 2 for noisy scores; None: no clipping.
 
     >>> ProximalDescent(inner_steps=2, lr=0.03)
     ProximalDescent(inner_steps=2, draws=1, alpha='linear', lr=0.03, ...)
@@ -148,15 +148,15 @@ class ProximalDescent(Method):
         alpha: float,
         eta: float,
     ) -> tuple[Family, Moments]:
-        """The same for a diagonal Gaussian, by the rule that network weights have."""
+        """The same for a diagonal Gaussian, by the elementwise rule."""
         before, (first, second) = self._before(state)
         o = InnerOptions(
             1.0, 0.0, alpha, eta, eta, self.momentum, self.floor, inner_corrections(before, self.inner_steps)
         )
         adam, draws = second.numel() > 0, Draws.of_scores(eps, s)
-        (first_m, first_r), squares = first.chunk(2, -1), second.chunk(2, -1) if adam else (None, None)
+        (first_m, first_r), seconds = first.chunk(2, -1), second.chunk(2, -1) if adam else (None, None)
         (mean, sd, *moments), _ = inner_steps(
-            q.mean, q.sd, first_m, first_r, squares[0], squares[1], 0.0, draws, o
+            q.mean, q.sd, first_m, first_r, seconds[0], seconds[1], 0.0, draws, o
         )
         tensors = [m for m in moments if m is not None]
         first = torch.cat(tensors[:2], -1)
@@ -166,7 +166,7 @@ class ProximalDescent(Method):
         return q.replace({"mean": mean, "log_sd": sd.log()}), (first, second, state.scale)
 
     def _before(self, state: ProximalDescentState) -> tuple[int, tuple[Tensor, Tensor]]:
-        """How many steps the moments know, and the moments."""
+        """How many inner steps the moments have accumulated, and the moments."""
         if self.reset:
             return 0, (torch.zeros_like(state.first), torch.zeros_like(state.second))
         return state.step * self.inner_steps, (state.first, state.second)
@@ -174,15 +174,15 @@ class ProximalDescent(Method):
     def _clip(
         self, state: ProximalDescentState, s: Tensor, g: Tensor, norm: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(3): residuals longer than c times their running median are cut to that length."""
+        """(3): residuals longer than c times their running median are shortened to that length."""
         if self.clip is None:
             return s, state.median, torch.zeros_like(state.median)
         typical = norm.median(-1).values  # (F,)
         median = torch.where(state.median > 0, state.median, typical)
         limit = (self.clip * median).unsqueeze(-1)  # (F, 1)
         shrink = (limit / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
-        moved = median * torch.exp(0.05 * torch.sign(typical - median))
-        return g + (s - g) * shrink.unsqueeze(-1), moved, (shrink < 1).to(norm.dtype).mean(-1)
+        new_median = median * torch.exp(0.05 * torch.sign(typical - median))
+        return g + (s - g) * shrink.unsqueeze(-1), new_median, (shrink < 1).to(norm.dtype).mean(-1)
 
     def init(self, family: Family, steps: int) -> ProximalDescentState:
         zeros = torch.zeros_like(family.flat())
@@ -207,6 +207,6 @@ class ProximalDescent(Method):
             check_number("clip", self.clip, "be positive or None")
         _ = self._descent(0.01)
 
-    def _descent(self, otherwise: float) -> GradientStep:
-        lr = otherwise if self.lr is None else self.lr
+    def _descent(self, default: float) -> GradientStep:
+        lr = default if self.lr is None else self.lr
         return GradientStep(self.optimizer, lr, self.momentum, self.schedule)

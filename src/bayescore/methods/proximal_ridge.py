@@ -1,8 +1,9 @@
 """Proximal score matching in closed form for the diagonal Gaussian: one ridge regression per coordinate.
 
 The step is rules/ridge.py (2) and (4), with one damping a for the precision and another, b, for the mean.
-Both are raised by max(10, sqrt(D)/2) rms(sigma r), r the residual: far from the target one score says little,
-and sqrt(D) rms(sigma r) bounds the largest eigenvalue of the whitened Hessian, so the mean cannot overshoot.
+To both, max(10, sqrt(D)/2) rms(sigma r) is added, r the residual: far from the target one score carries
+little information, and sqrt(D) rms(sigma r) bounds the largest eigenvalue of the whitened Hessian, so the
+mean cannot overshoot.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ProximalRidge(Method):
     Arguments:
         draws: S, draws and score calls per iteration.
         damping: of the precision, a number or f(t, T), at least 100/S; None: (100 + t)/S.
-        mean_damping: of the mean; None: (10/S) T/(T - t), so that the mean comes to rest.
+        mean_damping: of the mean; None: (10/S) T/(T - t), which brings the mean to rest at the end.
     """
 
     name: ClassVar[str] = "ridge"
@@ -49,12 +50,12 @@ class ProximalRidge(Method):
         s = oracle.score(theta)
         mismatch = (q.score(theta) - s).square().sum(-1).mean(-1)
         residual = q.sd.unsqueeze(-2) * s + eps  # sigma r
-        wide = max(10.0, 0.5 * q.dim**0.5) * residual.square().mean((-2, -1)).sqrt().unsqueeze(-1)  # (F, 1)
+        extra = max(10.0, 0.5 * q.dim**0.5) * residual.square().mean((-2, -1)).sqrt().unsqueeze(-1)  # (F, 1)
         a = (100 + t) / self.draws if self.damping is None else schedule_value(self.damping, t, T)
         b = 10 / self.draws * T / (T - t)
         if self.mean_damping is not None:
             b = schedule_value(self.mean_damping, t, T)
-        mean, sd = ridge_step(q.mean, q.sd, Draws.of_scores(eps, s), a + wide, b + wide)
+        mean, sd = ridge_step(q.mean, q.sd, Draws.of_scores(eps, s), a + extra, b + extra)
         new = q.replace({"mean": mean, "log_sd": sd.log()})
         return dataclasses.replace(state, family=new, step=t + 1), Info(mismatch)
 

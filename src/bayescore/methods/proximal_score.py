@@ -1,8 +1,8 @@
-"""Proximal score matching as networks are trained by it (rules/proximal.py), for a diagonal Gaussian.
+"""Proximal score matching by the default rule of networks (rules/proximal.py), for a diagonal Gaussian.
 
-The functional twin of the network optimizer of the same name: the same rule and the same defaults, one
-"tensor" being all coordinates of a fit. The target's prior is part of its score here, so the rule's own is
-flat, and c = 1.
+The functional twin of the network optimizer of the same name, with the same rule and the same defaults. All
+coordinates of a fit form one "tensor". The prior is part of the target's score here, so the rule's own prior
+is flat, and c = 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ProximalScore", "ProximalScoreState"]
 class ProximalScoreState(State):
     momentum: Tensor  # (F, D)
     statistics: Tensor  # (F, 4), rules/curvature.py
-    initial: Tensor  # (F, D) the variance at the start
+    initial: Tensor  # (F, D) the initial variance
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class ProximalScore(Method):
     """The network rule on a low-dimensional target.
 
     Arguments:
-        lr: learning rate of the mean, as of SGD while the sd is the initial one.
+        lr: learning rate of the mean; that of SGD as long as the sd has its initial value.
         schedule: how lr changes: "cosine", "constant", "reverse" or f(t, T).
         momentum: of the mean's gradient.
-        damping: the precision's memory in steps at the start; it grows by half a step per step.
+        damping: memory of the precision in steps, in the first step; it grows by half a step per step.
         draws: S, draws and score calls per step.
     """
 

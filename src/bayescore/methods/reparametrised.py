@@ -1,9 +1,9 @@
 """Score divergences under reparametrised draws: what Fisher and Score share.
 
     loss = E_e |W^T (g(theta) - s(theta))|^2,   theta = T_lambda(e)                               (1)
-With r = g - s and the weight W held in the graph,
+With r = g - s, and W differentiated too,
     d loss = d |W^T (g_lambda(theta) - s)|^2 at fixed s  -  (H v) . dtheta,   v = 2 W W^T r        (2)
-H = grad s being the Hessian of log Phi: one Hessian product per draw.
+where H = grad s is the Hessian of log Phi: one Hessian product per draw.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DivergenceState(State):
 
 @dataclass(frozen=True)
 class ReparametrisedDivergence(Method):
-    """Descent on (1); a subclass says in which norm."""
+    """Descent on (1); a subclass defines the norm W."""
 
     needs_hessian: ClassVar[bool] = True
 
@@ -47,8 +47,8 @@ class ReparametrisedDivergence(Method):
         check_count("draws", self.draws)
         _ = self._descent(0.01)
 
-    def _descent(self, otherwise: float) -> GradientStep:
-        lr = otherwise if self.lr is None else self.lr
+    def _descent(self, default: float) -> GradientStep:
+        lr = default if self.lr is None else self.lr
         return GradientStep(self.optimizer, lr, self.momentum, self.schedule)
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
     loss = E_q [ r^T V r ],   r = grad log q(theta) - s(theta),   V = Cov(q)          (1)
 
-Affine invariant. Squared norms, reparametrised draws, one Hessian product of log Phi per draw.
+It is affine invariant and needs reparametrised draws and one Hessian product of log Phi per draw.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Algorithm 1 in the coordinates in which q_t = N(0, I), for full and diagonal Gaussians: what `bs.fit` uses
-where scores are noisy.
+for noisy scores.
 
-The proximal loss (methods/inner_loop.py, (1)) is measured in the norm of Cov(q_t), which q cannot change
-within the iteration: draw x ~ N(0, I), theta = T_t(x), take the score there to the coordinates of x, descend
-from N(0, I), and compose the result with q_t. The method is then indifferent to the scale of the problem, and
-a start that is far too narrow is no longer fatal (the paper's Euclidean norm is methods/proximal_descent.py).
+The proximal loss (methods/inner_loop.py, (1)) is measured in the norm of Cov(q_t), which is fixed within an
+iteration: draw x ~ N(0, I), set theta = T_t(x), transform the score at theta to the coordinates of x, descend
+from N(0, I), and compose the result with q_t. The method then does not depend on the scale of the problem,
+and it recovers from a q0 that is far too narrow (methods/proximal_descent.py has the paper's Euclidean norm).
 
 optimizer="normalised" is gradient descent with rates that do not overshoot. With x the standardised draws,
-the curvature of the loss in the factor is about 1 + |x|^2, by which its rate is divided; and a coordinate of
-the residual counts for no more than is usual in the score of q_t itself:
+the curvature of the loss in the factor is about 1 + |x|^2, by which the rate of the factor is divided. Each
+coordinate of the residual is clamped to 1, the standard deviation of a coordinate of q_t's own score:
     s <- g_t + clamp(s - g_t, -1, 1),   m <- m - eta/2 d/dm,   L <- L - eta/2 d/dL / (1 + mean |x|^2 / S)  (1)
-(a diagonal q has a factor per coordinate, so |x|^2 is that of the coordinate). Where the score is exact the
-residual dies away by itself and nothing needs a floor; where it is noisy no draw can throw q far.
+(a diagonal q has one factor per coordinate, so |x|^2 is that coordinate's x^2). If the score is exact, the
+residual vanishes as q converges and no floor is needed; if it is noisy, no single draw can move q far.
 
 optimizer="adam" keeps Adam's moments in these coordinates, with the floor of methods/inner_loop.py (3).
 """
@@ -137,9 +137,9 @@ class WhitenedDescent(Method):
         _ = self._descent()
 
     def _descent(self) -> GradientStep:
-        usual = NORMALISED_LR if self.optimizer == "normalised" else FullGaussian.lr
+        default = NORMALISED_LR if self.optimizer == "normalised" else FullGaussian.lr
         kind = "sgd" if self.optimizer == "sgd" else "adam"
-        return GradientStep(kind, usual if self.lr is None else self.lr, 0.0, self.schedule)
+        return GradientStep(kind, default if self.lr is None else self.lr, 0.0, self.schedule)
 
 
 def _rates(x: Tensor, eta: float, full: bool) -> Tensor:

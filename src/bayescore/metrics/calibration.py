@@ -1,15 +1,16 @@
-"""Calibration: whether what is said to happen with probability p happens a share p of the time.
+"""Calibration: whether events that are predicted with probability p happen a share p of the time.
 
-Pairs (c, h) of a confidence and whether it came true are put into M bins; with n_m of the n pairs in bin m,
+Pairs (c, h) of a confidence and its outcome, 0 or 1, are put into M bins; with n_m of the n pairs in bin m,
     ECE = sum_m (n_m/n) |mean h - mean c|_m,      MCE = max_m |mean h - mean c|_m                          (1)
 Top-label: one pair per datum, c = max_k p_k and h = 1[argmax_k p_k = y] (Guo et al. 2017).
 All-class: N K pairs, c = p_ik and h = 1[y_i = k], pooled over classes; given in percent, and without the
 factor 1/M that some papers print. It is about 2/K of the top-label number.
-Bins are M intervals of equal width, the last one closed, or hold equal shares of the pairs (ties together).
+Bins are M intervals of equal width, the last one closed, or hold equal shares of the pairs (ties stay
+together).
 
 Noise floor: on finitely many data even a perfectly calibrated classifier has a positive ECE. It is
     (1) with labels drawn from the probabilities themselves, y_i ~ p_i                                     (2)
-and a classifier with an ECE of that size cannot be told from a calibrated one.
+and a classifier with an ECE of that size cannot be distinguished from a calibrated one.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ __all__ = ["Floor", "Reliability", "all_class_ece", "ece", "ece_floor", "mce", "
 
 WAYS = ("mass", "width")
 POOLS = ("all", "top")
-AT_ONCE = 20  # resampled sets of labels held at a time
+AT_ONCE = 20  # resampled sets of labels in memory at a time
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """The bins that are not empty: mean confidence, share that came true, share of all pairs."""
+    """The bins that are not empty: mean confidence, share of outcomes 1, share of all pairs."""
 
     confidence: Tensor
     accuracy: Tensor
@@ -65,7 +66,7 @@ def reliability(
     Arguments:
         probs, labels: (N, K) and (N,).
         bins: M.
-        by: "width" or "mass", what the bins have in common.
+        by: "width" for bins of equal width, "mass" for bins with equal shares of the pairs.
         classes: "top" for the most probable class, "all" for all of them.
     """
     p, y = check_probs(probs, labels)
@@ -90,7 +91,7 @@ def all_class_ece(probs: Tensor, labels: Tensor, bins: int = 15, *, by: str = "w
 def ece_floor(
     probs: Tensor, bins: int = 15, *, by: str = "width", classes: str = "all", draws: int = 200, seed: int = 0
 ) -> Floor:
-    """The noise floor (2), in percent for all classes and a fraction for the top label, as the errors are."""
+    """The noise floor (2), like the errors in percent for all classes and a fraction for the top label."""
     check_count("draws", draws)
     p, _ = check_probs(probs, probs.argmax(-1))
     binned = _binned(p, bins, by, classes)
@@ -106,7 +107,7 @@ def ece_floor(
 
 @dataclass(frozen=True)
 class _Binned:
-    """Where the pairs lie: the bin of each, and of every bin how many and their mean confidence."""
+    """The bin of every pair, and the number of pairs and mean confidence of every bin."""
 
     index: Tensor
     count: Tensor
@@ -136,5 +137,5 @@ def _curve(binned: _Binned, p: Tensor, y: Tensor) -> Reliability:
     else:
         true = binned.index.view_as(p).gather(1, y.unsqueeze(1)).squeeze(1)
     hits = torch.bincount(true, minlength=len(binned.count)) / binned.count
-    full = binned.count > 0
-    return Reliability(binned.confidence[full], hits[full], binned.count[full] / len(binned.index))
+    used = binned.count > 0
+    return Reliability(binned.confidence[used], hits[used], binned.count[used] / len(binned.index))

@@ -35,7 +35,7 @@ def brier(probs: Tensor, labels: Tensor) -> float:
 
 
 def check_probs(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as all metrics use them, (N, K) in float64 and (N,), or an error that says what is wrong."""
+    """Probabilities (N, K) in float64 and labels (N,); raises unless they are valid."""
     if probs.dim() != 2 or not probs.is_floating_point() or 0 in probs.shape:
         raise ValueError(
             f"probs must be floating point numbers (N, K); got {probs.dtype} {tuple(probs.shape)}"

@@ -1,6 +1,6 @@
-"""Knowing when one does not know: out-of-distribution detection, and risk against coverage.
+"""Whether uncertainty shows errors: out-of-distribution detection, and risk against coverage.
 
-AUROC of a score s for telling positives from negatives, a rank statistic:
+AUROC of a criterion s that separates positives from negatives, a rank statistic:
     AUROC = P(s+ > s-) + P(s+ = s-)/2                                                                      (1)
 Risk and coverage (selective prediction): the share c of data with the highest confidence is answered,
     risk(c) = error among them,   AURC = mean of risk over c = 1/N, 2/N, ..., 1                            (2)
@@ -20,7 +20,7 @@ __all__ = ["RiskCoverage", "aurc", "auroc", "risk_coverage"]
 
 
 def auroc(negative: Tensor, positive: Tensor) -> float:
-    """(1) of scores (n,) and (m,): entropy or mutual information inside and outside the distribution."""
+    """(1) of criteria (n,) and (m,): entropy or mutual information inside and outside the distribution."""
     if negative.dim() != 1 or positive.dim() != 1 or not len(negative) or not len(positive):
         raise ValueError(
             f"auroc needs two vectors of scores; got {tuple(negative.shape)} and {tuple(positive.shape)}"

@@ -24,7 +24,7 @@ Normal = FullGaussian | DiagonalGaussian | LowRankGaussian
 
 
 def gaussian_kl(p: Normal, q: Normal) -> Tensor:
-    """KL(p | q), (1), batched; q enters by its score and entropy, so that no matrix of q is inverted."""
+    """KL(p | q), (1), batched; q enters through its score and entropy, so that no matrix of q is inverted."""
     dense = p if isinstance(p, FullGaussian) else FullGaussian.from_moments(p.mean, p.covariance)
     columns = dense.in_form("covariance").factor.mT  # rows are the columns of V^{1/2}
     shift = (p.mean - q.mean).unsqueeze(-2)
@@ -38,7 +38,7 @@ class ForwardKL:
 
     Arguments:
         target: a target with exact draws, or a batch of them.
-        draws: how many; None insists on the closed form.
+        draws: the number of draws; None requires the closed form.
         seed: of the draws.
     """
 
@@ -68,7 +68,7 @@ class ForwardKL:
         return self._log_pi - family.log_prob(points).mean(-1)
 
     def _draw(self, n: int) -> Tensor:
-        """Draws (n, D), or (F, n, D) where no member depends on its neighbours."""
+        """Draws (n, D), or (F, n, D) in which no member depends on the others."""
         if not isinstance(self.target, Known) or not self.target.batch_shape:
             return self.target.sample(n, self.seed)
         members = range(self.target.batch_shape[0])
@@ -76,7 +76,7 @@ class ForwardKL:
 
 
 class ELBO:
-    """ELBO of a family (3) over one fixed set of noise, so that differences between steps are sharp."""
+    """ELBO of a family (3) over one fixed set of noise, which makes differences between steps precise."""
 
     def __init__(self, draws: int = 64, seed: int = 0) -> None:
         check_count("draws", draws)

@@ -1,4 +1,4 @@
-"""All scores of a classifier's predictions in one dictionary."""
+"""All metrics of a classifier's predictions in one dictionary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(prediction: Any, labels: Tensor, outside: Any = None) -> dict[str, float]:
-    """Every score of class predictions.
+    """All metrics of class predictions.
 
     Arguments:
         prediction: a `ClassPrediction`, or probabilities (N, K).

@@ -1,8 +1,8 @@
 """Pareto-smoothed importance sampling: the k-hat diagnostic (Vehtari et al., JMLR 2024).
 
 The largest M importance ratios r_i = Phi(x_i)/q(x_i), x_i ~ q, are fitted by a generalised Pareto law. Its
-shape k tells how far q is from the target: below 0.5 good, up to 0.7 usable, above it importance sampling
-and everything that rests on q is in doubt.
+shape k tells how far q is from the target: below 0.5 good, up to 0.7 usable; above 0.7 neither importance
+sampling nor q itself can be trusted.
     M = min(n/5, 3 sqrt n)                                                                  (1)
     k from the profile posterior of Zhang & Stephens (2009)                                 (2)
     k <- (M k + 5) / (M + 10)               a weak prior around 0.5, worth ten ratios       (3)
@@ -62,7 +62,7 @@ def smoothed_log_weights(log_ratios: Tensor) -> tuple[Tensor, Estimate]:
     if float(lw[order[-1]] - lw[order[0]]) < 1e-8:  # all ratios equal but for rounding: q is the target
         return lw.log_softmax(-1), Estimate(-math.inf, 0.0)
     k, scale = _fit_tail(excess)
-    if not math.isfinite(k):  # a tail too steep for the fit
+    if not math.isfinite(k):  # the tail is too steep to be fitted
         return lw.log_softmax(-1), Estimate(math.inf, math.nan)
     k = (M * k + 5) / (M + 10)  # (3)
     p = (torch.arange(M, dtype=lw.dtype) + 0.5) / M

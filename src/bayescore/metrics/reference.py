@@ -1,4 +1,4 @@
-"""How far draws are from reference draws of the same quantities, in units of the reference's spread.
+"""How far draws are from reference draws of the same quantities, in standard deviations of the reference.
 
 With m, s the means and standard deviations of the draws and m*, s* those of the reference, per coordinate:
     mean error  |m - m*| / s*                                                                          (1)
@@ -26,7 +26,7 @@ QUANTILES = 500
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors of draws against reference draws, per coordinate and in all."""
+    """Errors of draws against reference draws, per coordinate and overall."""
 
     names: tuple[str, ...]
     mean_errors: Tensor  # (D,)
@@ -77,7 +77,7 @@ def sliced_wasserstein(draws: Tensor, reference: Tensor, *, directions: int = 20
 
 
 def compare_draws(draws: Tensor, reference: Tensor, names: Sequence[str] | None = None) -> Comparison:
-    """All of the above.
+    """All errors of draws (n, D) against reference draws (N, D).
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> x = torch.randn(1000, 2, generator=rng, dtype=torch.float64)

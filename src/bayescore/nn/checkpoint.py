@@ -1,7 +1,7 @@
 """The state of a training run, between two epochs or two steps, and its file.
 
-`save_state` and `load_state` hold nested state in one file of safetensors and JSON, never a pickle; users'
-own loops call them too. `write_checkpoint` and `read_checkpoint` do so for a run of `fit`.
+`save_state` and `load_state` write and read nested state in one file of safetensors and JSON, without pickle;
+users' own loops can call them too. `write_checkpoint` and `read_checkpoint` use them for a run of `fit`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ FORMAT = "bayescore-run-1"
 
 
 def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
-    """Write state dicts of models, optimizers, schedules to one file, complete or not at all.
+    """Write state dicts of models, optimizers, schedules to one file, atomically.
 
     Arguments:
-        state: nested dicts, lists and tuples of tensors, numbers, texts and None.
+        state: nested dicts, lists and tuples of tensors, numbers, strings and None.
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(2, 1)
@@ -95,7 +95,7 @@ def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_encode(part, tensors) for part in value]}
     if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(float(value))}  # JSON has no word for infinities and NaN
+        return {"float": str(float(value))}  # JSON has no infinities and no NaN
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}: {value!r}")
@@ -122,13 +122,13 @@ def _decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is given: the module and what trains it, the data, and when to stop.
+    """The inputs of a training run: module, method, data, and when to stop.
 
     Arguments:
-        settings: what distinguishes the run from others; the checkpoint of a run with others is refused.
-        point_optimizer: Adam for what is trained and not random.
-        checkpoint: the file, if there is to be one.
-        checkpoint_every: steps after which it is also written within an epoch.
+        settings: a checkpoint with other settings is refused.
+        point_optimizer: Adam for parameters that are trained but not random.
+        checkpoint: the file, if any.
+        checkpoint_every: number of steps after which it is also written within an epoch.
     """
 
     settings: dict[str, Any]
@@ -158,7 +158,7 @@ class Run:
 
     @property
     def loader_generators(self) -> dict[str, torch.Generator]:
-        """The random generators of the loaders and of their samplers, where they have one of their own."""
+        """The random generators of the loaders and of their samplers, if they have their own."""
         found = {}
         for name, loader in {"loader": self.loader, "validation": self.validation}.items():
             found[name] = getattr(loader, "generator", None)
@@ -193,7 +193,7 @@ class Run:
 
 @dataclass
 class EpochState:
-    """How far an unfinished epoch has come."""
+    """The progress of an unfinished epoch."""
 
     loaders_at_start: dict[str, Tensor]  # the states of the loaders' generators
     batches: int = 0
@@ -206,7 +206,7 @@ class EpochState:
 
 @dataclass
 class RunState:
-    """What a run has found so far."""
+    """What a run has produced so far."""
 
     history: list[dict[str, float]] = field(default_factory=list)
     best: WeightPosterior | None = None
@@ -242,7 +242,7 @@ def write_checkpoint(path: Path, run: Run, state: RunState) -> None:
 
 
 def read_checkpoint(path: Path, run: Run) -> RunState:
-    """Continue the run where the file left it; a file that is damaged, or of another run, is refused."""
+    """Restore the run from the file; a file that is damaged, or of another run, is refused."""
     content = load_state(path)
     here, there = run.identity, content.get("settings")
     if not isinstance(there, dict) or not isinstance(there.get("shapes"), dict):
@@ -264,7 +264,7 @@ def read_checkpoint(path: Path, run: Run) -> RunState:
 
 
 def _setting(settings: dict[str, Any], key: str) -> str:
-    """A setting for an error message; one that was not given has its default, whatever that is."""
+    """A setting for an error message; a missing one is called the default."""
     return repr(settings[key]) if key in settings else "the default"
 
 
@@ -327,7 +327,7 @@ def _run_state(path: Path, content: dict[str, Any], run: Run) -> RunState:
 
 
 def _check_tensors(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Raise unless a file's tensors are like those of a module, and finite where they are trained."""
+    """Raise unless a file's tensors match those of a module, and trained ones are finite."""
     for name in {**own, **found}:
         if name not in own or (found[name].shape, found[name].dtype) != (own[name].shape, own[name].dtype):
             raise ValueError(f"its tensor {name} is of another shape or kind")

@@ -1,9 +1,9 @@
 """The training loop of `fit`: epochs, validation, the best posterior, early stopping.
 
-Epoch e runs under torch's global random stream seeded by (seed, e), which is put back afterwards: what draws
-from it (dropout layers, a shuffling loader) repeats under the seed and does not disturb anybody else. An
-unfinished epoch begins again with the random states it began with; the batches it was trained on are skipped,
-and the random states set to where they were.
+Epoch e runs with torch's global random stream seeded by (seed, e), which is restored afterwards: whatever
+draws from it (dropout layers, a shuffling loader) is reproducible and does not affect other code. To resume
+an unfinished epoch, the loader starts again from the random states at the beginning of the epoch, the batches
+that were already used are skipped, and the random states are set to those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["epoch_stream", "out_of_patience", "train"]
 def train(run: Run) -> tuple[RunState, bool]:
     """All epochs, or as many as patience allows, continuing from the checkpoint if there is one.
 
-    Returns what was found, and whether a KeyboardInterrupt ended it.
+    Returns the state of the run, and whether a KeyboardInterrupt ended it.
     """
     state = RunState()
     if run.checkpoint is not None and run.checkpoint.exists():
@@ -72,14 +72,14 @@ def _next_epoch(run: Run, state: RunState, began: float) -> None:
 
 @contextmanager
 def epoch_stream(seed: int, epoch: int, device: torch.device) -> Iterator[None]:
-    """Torch's global random stream as it is for one epoch; it is put back afterwards."""
+    """Seed torch's global random stream for one epoch, and restore it afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(generator(seed, purpose=f"epoch {epoch}").initial_seed())
         yield
 
 
 def _train_batches(run: Run, state: RunState, began: float) -> float:
-    """Train on the batches of an epoch, or those that are left; returns the mean loss under drawn weights."""
+    """Train on the (remaining) batches of an epoch; returns the mean loss under drawn weights."""
     _to_train_mode(run.model)
     epoch = state.unfinished or EpochState(run.loader_states())
     batches = iter(run.loader)

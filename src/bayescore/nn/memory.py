@@ -3,11 +3,12 @@
 The network is run forward and backward on tensors without storage, and the optimizer's state is counted on a
 few thousand real weights:
     total = process + weights + state + kept + max(P, gradient + temporaries) + heap                       (1)
-with P the peak of forward and backward (activations, gradients as they arrive, what the operators need) and
-`temporaries` what the update holds beside the gradient, in tensors of the size of the largest parameter.
-`heap` is what the heap of the C library cannot give back between buffers that come and go. Where every buffer
-has pages of its own (MALLOC_MMAP_THRESHOLD_=65536, or a GPU) it is nil, and the rest of (1) was within 5 % of
-the peak for ResNet-18, ResNet-50 and ViT-B/16; on glibc with its defaults it was 37 to 67 % of P there.
+where P is the peak of forward and backward (activations, gradients as they arrive, workspace of operators)
+and `temporaries` what the update needs in addition to the gradient, in tensors of the size of the largest
+parameter. `heap` is memory that the C library's heap cannot return to the system because of fragmentation. If
+every buffer has its own pages (MALLOC_MMAP_THRESHOLD_=65536, or a GPU) it is zero, and the rest of (1) was
+within 5 % of the peak for ResNet-18, ResNet-50 and ViT-B/16; with glibc's defaults `heap` was 37 to 67 % of P
+there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from bayescore.posteriors.forward import call_with, own_tensors
 
 __all__ = ["MEMORY_METHODS", "MemoryEstimate", "dry_run_peak", "memory_estimate"]
 
-PROBE = 4096  # weights on which an optimizer's state is counted
+PROBE = 4096  # number of weights for which an optimizer's state is counted
 HEAP = 0.4  # share of P, on a CPU: see above
 COMPILER = 130_000_000  # bytes of torch's compiler, once it has been imported and used
 
@@ -41,10 +42,10 @@ COMPILER = 130_000_000  # bytes of torch's compiler, once it has been imported a
 class MemoryEstimate:
     """Bytes at the peak of a training step; the parts add up to `total`.
 
-    process: what the process holds beside the network (interpreter, libraries); 0 on a GPU.
-    weights: parameters and buffers.  state: the optimizer's.  kept: states that SGLD keeps in the end.
-    gradient: the gradient buffer.  activations: what forward and backward hold beside it at their peak.
-    temporaries: what the update needs beyond that.  heap: what the heap cannot give back; 0 on a GPU.
+    process: memory of the process without the network (interpreter, libraries); 0 on a GPU.
+    weights: parameters and buffers.  state: the optimizer's.  kept: the states that SGLD keeps, at the end.
+    gradient: the gradient buffer.  activations: what forward and backward hold in addition, at their peak.
+    temporaries: what the update needs beyond that.  heap: memory lost to fragmentation; 0 on a GPU.
     """
 
     method: str
@@ -70,7 +71,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class _Optimizer:
-    """How to make an optimizer, the draws of a step, and the temporary memory of its `step()`.
+    """How to make an optimizer, its draws per step (0: not Bayesian), and the temporary memory of `step()`.
 
     largest: in tensors of the size of the largest parameter; whole: in copies of all weights.
     """
@@ -159,7 +160,7 @@ def memory_estimate(
 
 
 def _state(how: _Optimizer, options: dict[str, Any]) -> tuple[float, float]:
-    """Numbers of optimizer state per weight, counted on a small tensor, and of the states kept in the end."""
+    """Numbers per weight: of optimizer state, counted on a small tensor, and of states kept at the end."""
     weight = nn.Parameter(torch.zeros(PROBE))
     optimizer = how.make([weight], **options)
     most = 0
@@ -176,7 +177,7 @@ def _state(how: _Optimizer, options: dict[str, Any]) -> tuple[float, float]:
 
 
 def _count(optimizer: Any) -> int:
-    """Numbers in tensors at least as large as the parameter, however nested."""
+    """Number of entries of all state tensors at least as large as the parameter, however nested."""
     state = optimizer.state.values()
     return sum(t.numel() for t in tree_leaves([dict(s) for s in state]) if _is_large(t))
 
@@ -186,7 +187,7 @@ def _is_large(value: Any) -> bool:
 
 
 def _process(held: Any) -> int:
-    """What this process holds beside the network."""
+    """The resident memory of this process without the network."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -209,9 +210,9 @@ def _size(value: int) -> str:
 def dry_run_peak(
     model: nn.Module, batch: Any, loss: Callable[[Any], Tensor] | None, update_in_backward: bool
 ) -> int:
-    """P of (1): the bytes that forward and backward hold beside the weights, at their peak.
+    """P of (1): the bytes that forward and backward hold in addition to the weights, at their peak.
 
-    Under torch's FakeTensorMode a tensor has a shape, a type and a device, but no memory. A storage counts
+    In torch's FakeTensorMode a tensor has a shape, a type and a device, but no memory. A storage is counted
     from the first operator that returns it until nothing refers to it any more.
     """
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:

@@ -1,7 +1,7 @@
 """The training methods of `fit`: what each adds to the loop.
 
-Its optimizer, its posterior and when there is one, its learning rate schedule, and what is done to the module
-while it is trained.
+A method defines its optimizer, its posterior and from when on there is one, its learning rate schedule, and
+changes of the module during training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BAYESIAN: dict[str, type[BayesianOptimizer]] = {
     "sgld": SGLD,
 }
 METHODS = (*BAYESIAN, "plain", "dropout", "swag")
-SWAG_WAITS = 0.5  # share of the epochs before SWAG collects weights
+SWAG_WAITS = 0.5  # share of the epochs before SWAG begins to collect weights
 CHAIN = 30  # states that SGLD keeps of the second half of its steps
 
 
@@ -46,9 +46,9 @@ class TrainingMethod:
 
     Arguments:
         optimizer: steps with a closure, and has a `status`.
-        posterior: makes the posterior from the present state.
+        posterior: makes the posterior from the current state.
         swag: collects weights at the end of every epoch of the second half.
-        while_training: what is done to the module while it is trained.
+        while_training: a context that changes the module during training.
     """
 
     optimizer: Any
@@ -89,7 +89,7 @@ def training_method(
 
     Arguments:
         chosen: the named parameters that are random.
-        batch_size, steps: rows of a batch and steps of the whole run, or None if the loader does not say.
+        batch_size, steps: rows per batch and steps of the whole run, or None if the loader has no length.
         options: of the method and of its optimizer.
     """
     if name == "ensemble":

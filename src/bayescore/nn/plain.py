@@ -85,7 +85,7 @@ class PlainAdam(torch.optim.Adam):
 
     @property
     def status(self) -> str:
-        """How many updates there have been, in words."""
+        """One sentence: how many updates were made, and how many left out."""
         size = sum(p.numel() for group in self.param_groups for p in group["params"])
         head = self.param_groups[0]
         lost = f"; {head['skipped']} left out because a gradient was not finite" if head["skipped"] else ""

@@ -1,6 +1,6 @@
 """Train a Bayesian network in one call, with progress, early stopping, validation and checkpoints.
 
-Every step is what an engineer would write in a loop (docs/networks.md); the optimizers need nothing of this.
+Every step is what a user would write in a loop (docs/networks.md); the optimizers also work without this.
 """
 
 from __future__ import annotations
@@ -88,15 +88,15 @@ def fit(
         num_data: size of the training set, if the loader's data set has no length.
         bayesian, point: patterns (`bs.nn.select`) of the parameters that are random, and of those that are
             not; the latter are trained by Adam with the learning rate `point_lr`, unless they are frozen. A
-            learned noise level is trained by Adam too, with a learning rate of its own.
+            learned noise level is trained by Adam too, with its own learning rate.
         seed: of the weights' noise, and of everything that draws from torch's global stream in training.
-        checkpoint: a file written after every epoch. If it exists, the run continues from it, bitwise: what a
-            killed process loses is the epoch it was in.
-        checkpoint_every: write it also after so many steps within an epoch: with 1, only the present step
-            is lost. A continued run skips the batches of its epoch up to there, so the loader must give them
-            in the same order again: without shuffling, from torch's global stream (a DataLoader with
-            shuffle=True), or from a generator of its own or its sampler's. A loader that shuffles by other
-            means (numpy, random), or an iterator that has moved on, ends the epoch with other batches.
+        checkpoint: a file written after every epoch. If it exists, the run continues from it, bitwise; a
+            killed process loses only its unfinished epoch.
+        checkpoint_every: also write it every so many steps within an epoch; with 1, only the current step is
+            lost. A continued run skips the batches that its epoch has already used, so the loader must give
+            them in the same order again: without shuffling, shuffled from torch's global stream (a DataLoader
+            with shuffle=True), or from the loader's or its sampler's own generator. A loader that shuffles by
+            other means (numpy, random), or a partly used iterator, ends the epoch with other batches.
         progress: show a progress bar; by default if standard error is a terminal.
         options: of the method, such as lr, prior_sd, temperature, draws.
     """
@@ -154,7 +154,7 @@ def fit(
 
 
 def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
-    """The best posterior on validation, or the last, written into the module; and a status in words."""
+    """The best posterior on validation, or the last, written into the module, and the status."""
     status = f"{run.epochs} epochs"
     if interrupted:
         status = f"interrupted in epoch {state.epoch + 1}"
@@ -206,7 +206,7 @@ def fit_ensemble(
 
     Arguments:
         make_model: makes a module with fresh weights, drawn from torch's global random stream, which is
-            seeded for every member and put back.
+            seeded for every member and restored.
         method: as in `fit`; plain networks make the deep ensemble.
         seed: member m has the seed `seed + m`.
         checkpoint, options: as in `fit`; member m has the file `checkpoint.m`.
@@ -229,7 +229,7 @@ def fit_ensemble(
 def _point_optimizer(
     model: nn.Module, like: Likelihood, random: set[str], lr: float
 ) -> torch.optim.Optimizer | None:
-    """Adam for what is trained and not random, if there is anything."""
+    """Adam for parameters that are trained but not random; None if there are none."""
     others = [p for name, p in model.named_parameters() if p.requires_grad and name not in random]
     groups = [{"params": others, "lr": lr}, {"params": list(like.parameters()), "lr": NOISE_LR}]
     groups = [group for group in groups if group["params"]]

@@ -24,7 +24,8 @@ class ADVI(BayesianOptimizer):
     """Mean-field variational inference through reparametrised draws.
 
     Arguments:
-        lr, sd_rate: Adam's rate for the mean, and that of log sd as a multiple of it.
+        lr: Adam's learning rate for the mean.
+        sd_rate: Adam's learning rate for log sd, as a multiple of lr.
         common: as in ProximalScore.
     """
 
@@ -62,7 +63,7 @@ class ADVI(BayesianOptimizer):
         )
         totals = self._apply(bucket, advi_step, ("sd", *MOMENTS), seen, o)
         assert bucket.statistics is not None
-        forget(bucket.statistics, totals, bucket.lengths, 2)  # the slope moves twice as much as log sd
+        forget(bucket.statistics, totals, bucket.lengths, 2)  # the slope changes twice as fast as log sd
 
     def _precision_status(self) -> str:
         return precision_sentence(self._measured(), self._head["last_draws"], "score")

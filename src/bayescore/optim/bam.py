@@ -19,7 +19,7 @@ from bayescore.rules.curvature import follow
 
 __all__ = ["BaM", "PairedBaM"]
 
-SMALLEST = 1e-20  # lam that moves nothing: what a rate of 0 becomes
+SMALLEST = 1e-20  # stands for lam = 0: moves nothing and can be divided by
 PUBLISHED_SUMS = ("sum_g", "sum_e", "sum_gg", "sum_xg", "sum_ee", "sum_first_g")
 
 
@@ -33,17 +33,17 @@ def collect_published(
     g: Tensor,
     noise: Noise,
 ) -> None:
-    """A draw about the first gradient: what the draws share cancels before squaring."""
-    eps, apart = numbers(noise, g), g - first_g
-    sum_gg.addcmul_(apart, apart)
-    sum_xg.addcmul_(apart, eps)
+    """Add a draw's gradient minus the first draw's: what all draws share cancels before squaring."""
+    eps, difference = numbers(noise, g), g - first_g
+    sum_gg.addcmul_(difference, difference)
+    sum_xg.addcmul_(difference, eps)
     sum_ee.addcmul_(eps, eps)
-    sum_g.add_(apart)
+    sum_g.add_(difference)
     sum_e.add_(eps)
 
 
 def collect_first(sum_g: Tensor, sum_e: Tensor, first_g: Tensor, g: Tensor, noise: Noise) -> None:
-    """The first draw of a pair."""
+    """Add the first draw of a pair."""
     first_g.copy_(g)
     sum_g.add_(g)
     sum_e.add_(numbers(noise, g))
@@ -52,7 +52,7 @@ def collect_first(sum_g: Tensor, sum_e: Tensor, first_g: Tensor, g: Tensor, nois
 def collect_second(
     sum_g: Tensor, sum_e: Tensor, first_g: Tensor, d: Tensor, e: Tensor, g: Tensor, noise: Noise
 ) -> None:
-    """The second draw of a pair: (3) of rules/bam.py."""
+    """Add the second draw of a pair: (3) of rules/bam.py."""
     eps = numbers(noise, g)
     d.add_(first_g - g, alpha=0.5)
     e.sub_(eps)
@@ -66,7 +66,7 @@ class _SeveralDraws(BayesianOptimizer):
     least_draws = 2
 
     def _rate(self, group: dict[str, Any]) -> float:
-        """A share of a Newton step, whatever the curvature."""
+        """lr itself: a share of a Newton step, which a steep loss does not change."""
         return float(group["lr"])
 
     def _stride(self, group: dict[str, Any]) -> float:
@@ -82,7 +82,7 @@ class _SeveralDraws(BayesianOptimizer):
 class BaM(_SeveralDraws):
     """Batch and match as published, with a diagonal Gaussian over the weights.
 
-    Mini-batches make it too narrow: it takes their noise for curvature. `PairedBaM` does not.
+    With mini-batches it is too narrow: it mistakes their noise for curvature. `PairedBaM` does not.
 
     Arguments:
         lr: lam of (1) and (2) in rules/bam.py.
@@ -102,18 +102,18 @@ class BaM(_SeveralDraws):
 
     def _update(self, bucket: Bucket, seen: Seen) -> None:
         state, group = bucket.flat, bucket.group
-        c, tight = group["temperature"] / group["num_data"], group["prior_sd"] ** -2.0
+        c, prior_precision = group["temperature"] / group["num_data"], group["prior_sd"] ** -2.0
         scale = state["sd"] / c
         zbar, d = state["sum_e"] / seen.draws, state["sum_g"] / seen.draws
         z2 = (state["sum_ee"] / seen.draws - zbar.square()).clamp_min(0)
-        k = c * tight * state["sd"]  # the prior adds k eps to every per-datum gradient
+        k = c * prior_precision * state["sd"]  # the prior adds k eps to every per-datum gradient
         cross = state["sum_xg"] / seen.draws - zbar * d
         spread = state["sum_gg"] / seen.draws - d.square() + 2 * k * cross + k.square() * z2
-        far = state["mean"] - self._prior_mean(bucket)
-        gbar = -scale * (state["sum_first_g"] + d + c * tight * far + k * zbar)
+        offset = state["mean"] - self._prior_mean(bucket)
+        gbar = -scale * (state["sum_first_g"] + d + c * prior_precision * offset + k * zbar)
         g2 = scale.square() * spread.clamp_min(0)
         mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, max(group["lr"], SMALLEST))
-        state["mean"].copy_(mean - self._rate(group) * group["weight_decay"] * far)
+        state["mean"].copy_(mean - self._rate(group) * group["weight_decay"] * offset)
         state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
         self._write_mean(bucket)
 
@@ -125,9 +125,9 @@ class PairedBaM(_SeveralDraws):
     """Batch and match with a diagonal Gaussian over the weights, without the bias of mini-batches.
 
     Arguments:
-        lr: lam of (2) in rules/bam.py, the rate of the mean. None: 0.2, and an init_sd that is not given is
-            lowered where the loss is steep (optim/steep.py).
-        damping: 1/lam of (1) at the start, see (5).
+        lr: lam of (2) in rules/bam.py, the rate of the mean. None: 0.2, and the default init_sd is lowered if
+            the loss is steep (optim/steep.py).
+        damping: 1/lam of (1) in the first steps, see (5).
         common: as in ProximalScore; draws is at least 2 per step, all on the same batch.
     """
 
@@ -144,7 +144,7 @@ class PairedBaM(_SeveralDraws):
             "lr": 0.2 if lr is None else lr,
             "damping": damping,
             "draws": common.get("draws", 2),
-            # the step whose d is kept, and the tensors that it had gradients of
+            # the step whose d is kept, and the numbers of the tensors that had a gradient in it
             "first": -2,
             "reached": [],
         }
@@ -198,7 +198,7 @@ class PairedBaM(_SeveralDraws):
         reached = [m.number for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
         for group in self.param_groups:
             if reached != group["reached"]:
-                # a tensor that had no gradient in one of two steps has nothing to compare
+                # (4) needs a gradient of a tensor in both steps of a pair
                 group["first"], group["reached"] = -2, reached
         moved = super()._finish(draws)
         for group in self.param_groups:

@@ -1,30 +1,36 @@
-"""The base of the network optimizers: the gesture, its units, draws, steps, checkpoints, status.
+"""The base class of the network optimizers: usage, units, draws, steps, checkpoints, status.
 
     with opt.sample():            # weights theta = mean + sd * eps are written into the module
-        loss.backward()           # any number of times: one draw, `.grad` becomes the mean-loss gradient
-    opt.step(); opt.zero_grad()   # the mean has been back in the module since the block ended
+        loss.backward()           # once or more; `.grad` is the gradient of the mean loss at this draw
+    opt.step(); opt.zero_grad()   # the module has held the mean again since the end of the block
 
 Units. The user gives the mean loss l(theta) and N = num_data; tau is the temperature, N(m0, s0^2) the prior.
 With c = tau/N the score of the posterior is
     s(theta) = -(1/c) (grad l(theta) + delta (theta - m0)),      delta = c/s0^2                       (1)
 and everything is computed in per-datum units, c s, which stay in range for tau from 1 to 1e-6 and any N.
-Whatever a method does to the mean m, with weight_decay = w it also decays towards the prior's as in AdamW,
+
+Weight decay. With weight_decay = w, every move of the mean m is combined with a decay to m0, as in AdamW,
     m <- m + move(m) - lr w (m - m0)                                                                  (2)
-which no prior does: the score (1) of a weak prior is nothing beside the data's, and a strong one decides sds.
-At a rate that learns fast the mean wanders about its fixed point. With average = f > 0 the posterior has
+A prior cannot replace this: the score (1) of a weak prior is negligible beside the data's, and a strong prior
+determines the sds.
+
+Averaging. At a large learning rate the mean fluctuates about its fixed point. With average = f > 0 the mean
+of the posterior is
     mbar <- mbar + (m - mbar)/max(1, f t)                                                             (3)
-after update number t, while the module, and training, go on with m. The weight of the mean after update s
-grows like s^(1/f - 1): f = 1 is the plain average, with f = 1/2 the first half of the path counts a quarter.
+after update number t, while the module and training continue with m. In mbar the mean after update s has a
+weight that grows like s^(1/f - 1): f = 1 is the plain average; with f = 1/2 the first half of the path has a
+quarter of the weight.
 
-State. Tensors are in `state[p]`, float32 (float64 for float64 weights) also where the weights are bfloat16;
-options and counters are in `param_groups`. The module's storage is kept: weights are written and restored by
-copying, never by adding and subtracting. A weight that somebody else has written since the last step becomes
-the mean. The gradient of the last block stays in `.grad`, where clipping and scaling can reach it; that of an
-earlier block of the same step is moved into running sums ("sum_..."). From the end of a block to the step,
-the draw of a large tensor is kept as state "draw", theta - mean, because dividing that by sd is ten times
-cheaper than making eps again; there is no state "mean" meanwhile: the mean is in the module.
+State. Tensors are in `state[p]`, in float32 (float64 for float64 weights) even if the weights are bfloat16;
+options and counters are in `param_groups`. The module keeps its storage: weights are written and restored by
+copying, never by adding and subtracting. A weight that was written by other code since the last step becomes
+the mean. The gradient of the last block stays in `.grad`, where clipping and scaling can reach it; the
+gradients of earlier blocks of the same step are moved into running sums ("sum_..."). From the end of a block
+to the step, the draw of a large tensor is kept as state "draw", theta - mean, because dividing it by sd is
+ten times cheaper than generating eps again. During that time there is no state "mean": the mean is in the
+module.
 
-A subclass names its rule (rules/), its state and its options:
+A subclass defines its rule (rules/), its state and its options:
     _init_state(member, mean)     add tensors to the state of a parameter
     _update(bucket, seen)         apply the rule to a bucket, usually by `_apply`
 """
@@ -86,18 +92,18 @@ from bayescore.posteriors.gaussian import GaussianPosterior
 __all__ = ["BayesianOptimizer", "Seen"]
 
 GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
-STOPPED = 1e-12  # a rate of 0, where a schedule has ended, is no mistake, nor what rounding leaves of it
+STOPPED = 1e-12  # a smaller learning rate in a checkpoint is that of a schedule that has ended, and valid
 SUMS = ("sum_g", "sum_xg", "sum_e", "sum_ee")
 
 
 class Seen(NamedTuple):
-    """What a step has seen of a bucket: the gradient of its only draw, or sums over several.
+    """The gradients of a bucket in one step: that of its only draw, or sums over several draws.
 
     Arguments:
-        g: the gradient, or None where the sums of the bucket hold those of all draws.
-        noise: of that draw, where it has to be made again; "kept" or "drawn" where the draw is still there
+        g: the gradient of the only draw; None if the bucket holds sums over several.
+        noise: of that draw; "kept" or "drawn" if it can be computed from the draw, which is still in memory
             (engine.update_kernel).
-        draws: how many there were.
+        draws: number of draws in the step.
     """
 
     g: Tensor | None
@@ -111,16 +117,16 @@ class BayesianOptimizer(torch.optim.Optimizer):
     Arguments:
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N.
-        own: the subclass's options, lr among them.
+        own: the subclass's options, including lr.
         common: those of `CommonOptions`.
-        steep_watch: for how many updates the rate is lowered where the loss is steep (optim/steep.py).
+        steep_watch: for how many updates the rate is lowered if the loss is steep (optim/steep.py).
     """
 
-    #: the fewest draws a step needs
+    #: the smallest number of draws per step
     least_draws: ClassVar[int] = 1
-    #: options that hold for all groups of parameters
+    #: options that cannot differ between groups of parameters
     whole_options: ClassVar[tuple[str, ...]] = WHOLE
-    # GradScaler then hands over its scale instead of skipping the step: earlier draws can be unscaled too
+    # makes GradScaler pass its scale to step() instead of skipping it: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
     # -- construction and options ------------------------------------------------------------------------
@@ -163,8 +169,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._buckets: list[Bucket] = []
         self._kernels: dict[Any, Kernel] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
-        self._updated: set[int] = set()  # buckets that were updated while their gradients arrived
-        self._bad = 0  # and those of them whose gradient was not finite
+        self._updated: set[int] = set()  # ids of buckets that were updated during backward
+        self._bad = 0  # number of these whose gradient was not finite
 
     def __getstate__(self) -> dict[str, Any]:
         self._release_draws()
@@ -212,11 +218,11 @@ class BayesianOptimizer(torch.optim.Optimizer):
             group[name] += change
 
     def _rate(self, group: dict[str, Any]) -> float:
-        """The learning rate, lowered where the loss is steep."""
+        """The learning rate, lowered if the loss is steep."""
         return float(group["lr"] * group["lr_factor"])
 
     def _stride(self, group: dict[str, Any]) -> float:
-        """By how much a gradient of 1 moves a weight of a group at first."""
+        """How far a gradient of 1 moves a weight of a group in the first update."""
         return self._rate(group)
 
     # -- what a method adds ------------------------------------------------------------------------------
@@ -239,7 +245,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def _apply(
         self, bucket: Bucket, rule: Callable[..., Any], states: Sequence[str], seen: Seen, o: Any
     ) -> Any:
-        """A rule `rule(mean, *states, prior_mean, draws, o)` on a bucket; returns the totals of its terms."""
+        """Apply `rule(mean, *states, prior_mean, draws, o)` to a bucket; returns the totals of its terms."""
         if seen.g is None:
             args, given = [bucket.flat[key].div_(seen.draws) for key in SUMS], "sums"
         elif isinstance(seen.noise, str):
@@ -251,7 +257,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def _move(
         self, bucket: Bucket, rule: Callable[..., Any], states: Sequence[str], given: str, args: Sequence[Any]
     ) -> Any:
-        """A rule that moves the mean, with the decay (2), written into the module in the same pass."""
+        """Apply a rule and the decay (2), and write the new mean into the module, in one pass over memory."""
         decay: tuple[Tensor, ...] = ()
         if share := self._rate(bucket.group) * bucket.group["weight_decay"]:
             decay = (self._prior_mean(bucket), *self._numbers(bucket, share))
@@ -271,7 +277,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return torch.tensor(values, dtype=like.dtype, device=like.device).unbind()
 
     def _prior_mean(self, bucket: Bucket) -> Tensor:
-        """m0 of a bucket: one per weight, or one for all."""
+        """m0 of a bucket: one number per weight, or one for all weights."""
         if "prior_mean" in bucket.flat:
             return bucket.flat["prior_mean"]
         value = bucket.group["prior_mean"]
@@ -296,7 +302,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     @torch.inference_mode(False)
     @torch.no_grad()
     def _synchronise(self, member: Member) -> None:
-        """Make the state, or take over weights that somebody else has written since."""
+        """Create the state of a tensor, or take over weights that other code has written since."""
         p, state = member.weight, member.state
         if self._open or self._versions.get(p) == version(p):
             return
@@ -312,13 +318,13 @@ class BayesianOptimizer(torch.optim.Optimizer):
         else:
             same = p.detach() == state["mean"].to(p.dtype)
             new = torch.where(same, state["mean"], value)
-            if "average" in state:  # it moves along, and comes back with weights that are put back
+            if "average" in state:  # shift it with the mean, so that restoring the weights restores it too
                 state["average"].add_(new - state["mean"])
             state["mean"].copy_(new)
         self._versions[p] = version(p)
 
     def _gathered(self, members: list[Member]) -> list[Bucket]:
-        """The members in buckets; those of the last call where they are still current."""
+        """The members in buckets; the buckets of the last call if they are still current."""
         found = [m.weight for bucket in self._buckets for m in bucket.members]
         same = len(found) == len(members) and {id(w) for w in found} == {id(m.weight) for m in members}
         if not same or not all(bucket.is_current for bucket in self._buckets):
@@ -327,7 +333,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _release_draws(self, weights: Iterable[Tensor] | None = None) -> None:
-        """Give up draws that were kept for a step: the state holds the mean again."""
+        """Discard draws that were kept for a step: the state holds the mean again."""
         for weight in [p for p, s in self.state.items() if "draw" in s] if weights is None else weights:
             state = self.state[weight]
             for bucket in self._buckets:
@@ -335,7 +341,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
                     bucket.flat["mean"] = bucket.flat.pop("draw")
             state["mean"] = state.pop("draw").copy_(weight)
             if "average" in state and self._versions.get(weight) != version(weight):
-                state["average"].copy_(weight)  # somebody has written it, and what it was is gone
+                state["average"].copy_(weight)  # other code wrote the weight, and its old value is lost
 
     # -- noise -------------------------------------------------------------------------------------------
 
@@ -361,7 +367,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return eps
 
     def _present_noise(self, bucket: Bucket) -> Noise | str:
-        """The noise of the only draw of this step, from the draw itself where it is still there."""
+        """The noise of the only draw of this step, or where its draw still is in memory (`Seen.noise`)."""
         if "draw" in bucket.flat:
             return "kept"
         return "drawn" if self._open and bucket.keeps_draws else self.noise(bucket, 0)
@@ -388,7 +394,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             with torch.no_grad():
                 for bucket in buckets:
                     self._write_draw(bucket)
-            torch.clear_autocast_cache()  # it keeps low-precision copies of weights that have just changed
+            torch.clear_autocast_cache()  # it holds low-precision copies of weights that have just changed
             with self._in_backward(buckets), backward_calls(weights if counting else ()) as calls:
                 yield
         except BaseException:
@@ -410,7 +416,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _leave(self, buckets: list[Bucket], keep: bool) -> None:
-        """The end of a block: the mean goes back into the module; a draw that the step needs is kept."""
+        """End a block: write the mean back into the module, and keep a draw that the step can use."""
         for bucket in buckets:
             if id(bucket) in self._updated:
                 continue
@@ -434,7 +440,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             self._versions[member.weight] = version(member.weight)
 
     def _check_gradients(self, members: list[Member], calls: int) -> None:
-        """Check the block's gradients, and average over its backward calls where that was asked for."""
+        """Check the block's gradients; with `accumulate` above 1, average them over its backward calls."""
         reached = [m for m in members if m.weight.grad is not None]
         if not reached:
             raise RuntimeError(
@@ -510,13 +516,13 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Throw gradients away, and outside of blocks the draws since the last step with them."""
+        """Discard gradients, and, outside of a block, the draws since the last step too."""
         super().zero_grad(set_to_none)
         if self._head["taken"] and not self._open:
             self._forget()
 
     def _finish(self, draws: int) -> bool:
-        """Update from all draws; returns whether anything has moved."""
+        """Update from all draws of the step; returns whether the weights have moved."""
         if self._head["update_in_backward"]:
             return self._finish_backward()
         members = [m for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
@@ -558,7 +564,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             self._note_versions(bucket)
 
     def _forget(self) -> None:
-        """Give up the draws of this step, whatever became of them; the next has noise of its own."""
+        """Discard the draws of this step, used or not, and count the step; the next has new noise."""
         self._release_draws()  # of tensors that had no gradient, or whose update was left out
         for bucket in self._buckets:
             bucket.drop_sums()
@@ -573,17 +579,17 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._count("step", 1)
 
     def _average(self) -> None:
-        """(3), of every tensor: one that no gradient reached, or that is frozen, stands still meanwhile."""
+        """Update the average (3) of every tensor, also of one that is frozen or had no gradient."""
         for group in self.param_groups:
             share = 1 / max(1.0, group["average"] * group["updates"])
             for state in (self.state[p] for p in group["params"] if p in self.state):
-                if "average" in state:  # where the option was set to 0 meanwhile, the share is 1
+                if "average" in state:  # if the option was set to 0 during the run, share is 1
                     state["average"].lerp_(state["mean"], share)
-                elif group["average"] and "mean" in state:  # it was set meanwhile
+                elif group["average"] and "mean" in state:  # the option was set during the run
                     state["average"] = state["mean"].clone()
 
     def _skip(self, count: int = 1) -> None:
-        """Leave out an update whose gradients are not finite."""
+        """Count an update that is left out because gradients are not finite; warn the first time."""
         self._count("skipped", count)
         self._count("skipped_in_a_row", 1)
         head = self._head
@@ -604,7 +610,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _in_backward(self, buckets: list[Bucket]) -> Iterator[None]:
-        """With update_in_backward, large tensors are updated when their gradients arrive."""
+        """With update_in_backward, update large tensors as soon as their gradients are complete."""
         self._updated.clear()
         self._bad = 0
         if not self._head["update_in_backward"]:
@@ -630,14 +636,14 @@ class BayesianOptimizer(torch.optim.Optimizer):
             self._update(bucket, Seen(bucket.gathered(gradients), self._present_noise(bucket), 1))
         else:
             self._bad += 1
-            if "draw" in bucket.flat:  # a gradient that was written by hand, found by the step
+            if "draw" in bucket.flat:  # the block has ended: the gradient was written by hand
                 self._release_draws([m.weight for m in bucket.members])
             else:
                 self._write_mean(bucket)
         self._finish_bucket(bucket)
 
     def _finish_backward(self) -> bool:
-        """Update the small tensors, and count."""
+        """The step with update_in_backward: update the small tensors, and count updates and skips."""
         for bucket in list(self._gathered(list(self._members()))):
             rows = [(m, m.weight.grad) for m in bucket.members]
             here = [(m, g) for m, g in rows if g is not None and not is_used(g)]
@@ -658,7 +664,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     # -- posterior and checkpoints -----------------------------------------------------------------------
 
     def posterior(self, model: nn.Module, likelihood: Any = "categorical") -> Posterior:
-        """The posterior over the weights of `model` as it stands now; later steps do not change it."""
+        """The current posterior over the weights of `model`; later steps do not change it."""
         if self._open:
             raise RuntimeError("posterior() was called inside sample(); close the block first")
         self._release_draws()
@@ -699,7 +705,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
             if group["prior_mean"] == "given" and isinstance(old["prior_mean"], dict):
                 group["prior_mean"] = old["prior_mean"]
             if "param_names" in old:
-                group["param_names"] = old["param_names"]  # the module's here may be wrapped, or no longer
+                group["param_names"] = old[
+                    "param_names"
+                ]  # wrappers may have renamed this module's parameters
         for p, tensors in restored_tensors(state_dict, self.param_groups):
             self.state[p].update(tensors)
         with torch.no_grad():
@@ -710,7 +718,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._versions.clear()
 
     def _check_saved(self, saved: dict[str, Any], group: dict[str, Any]) -> None:
-        """Raise unless a checkpoint's group makes sense in the place of a group."""
+        """Raise unless the options of a checkpoint's group are valid for a group."""
         lr = saved["lr"]
         stopped = isinstance(lr, float | int) and abs(lr) < STOPPED
         asked = {**saved, "params": group["params"], "lr": STOPPED if stopped else lr}
@@ -720,7 +728,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             raise ValueError("it was written in the middle of a step")
 
     def _initial_state(self, group: dict[str, Any], saved: dict[str, Any], j: int) -> dict[str, Tensor]:
-        """What parameter j of a group begins with under the options of a checkpoint, without storage."""
+        """The initial state of parameter j of a group under a checkpoint's options, on the meta device."""
         options = {name: saved.get(name, value) for name, value in group.items() if name != "params"}
         p = group["params"][j]
         mean = torch.empty_like(p, device="meta")
@@ -737,7 +745,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     @property
     def status(self) -> str:
-        """Where the run stands, in plain words."""
+        """One sentence: how many updates were made and left out, and whether the sds have been learned."""
         head = self._head
         parts = [f"{head['updates']} updates of {self.size} weights"]
         if head["skipped"]:
@@ -752,7 +760,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return ""
 
     def _measured(self) -> list[Slope]:
-        """What is known of the curvature estimates of the tensors that have been measured."""
+        """The slope statistics of the tensors that have had a gradient."""
         rows = []
         for m in (m for m in self._members() if m.state["statistics"][3] > 0):
             row, power = slope_of(m.state["statistics"], m.weight.numel()), self._power(m.group)
@@ -763,5 +771,5 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return rows
 
     def _power(self, group: dict[str, Any]) -> int:  # noqa: ARG002
-        """The power of the precision that moves linearly to its estimate (optim/status.py); 0: none."""
+        """k of (1) in optim/status.py: the power of the precision that moves linearly; 0 if none does."""
         return 0

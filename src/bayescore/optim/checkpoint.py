@@ -1,4 +1,4 @@
-"""Checkpoints of optimizers: what fits this model is taken as it is, the rest refused in a sentence."""
+"""Checks of optimizer checkpoints: one that fits the model is loaded unchanged, any other is refused."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def check_checkpoint(
     """Raise unless the state dict was made by `method` for parameters like those of `groups`.
 
     Arguments:
-        options: raises unless the options and counters of a saved group make sense for a group.
-        initial: the state that parameter number j of a group starts with under the options of a saved group,
-            as tensors without storage.
+        options: called as options(saved group, group); raises unless the saved options are valid.
+        initial: called as initial(group, saved group, j); the initial state of parameter j under the saved
+            options, as tensors on the meta device.
     """
     try:
         saved, state = state_dict["param_groups"], state_dict["state"]
@@ -75,9 +75,10 @@ def check_checkpoint(
 
 
 def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str) -> None:
-    """Raise unless a parameter's tensors are like those it starts with; lists of them may have grown.
+    """Raise unless a parameter's tensors have the shapes and kinds of its initial state.
 
-    Others, left from options that have changed since, have the parameter's shape.
+    A tensor that is initially empty may have grown along its first dimension (SGLD's path). A tensor that the
+    initial state lacks, left from options that were changed during the run, has the parameter's shape.
     """
     for what in {**wanted, **found}:
         value, like = found.get(what), wanted.get(what, wanted["mean"])
@@ -97,8 +98,8 @@ def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str
 
 
 def _possible(what: str, value: Tensor) -> bool:
-    """Whether these can be numbers of a posterior."""
-    if what == "statistics":  # mean slopes have any sign; of a loss that explodes, their squares are infinite
+    """Whether a state tensor has values that training can produce."""
+    if what == "statistics":  # mean slopes have either sign; squares may be infinite if the loss has exploded
         return bool((value[1:] >= 0).all()) and not bool(value.isnan().any())
     sound = bool(value.isfinite().all())
     if what == "sd":
@@ -107,6 +108,7 @@ def _possible(what: str, value: Tensor) -> bool:
 
 
 def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tensor, str, str]]:
+    """Per parameter of a group: its key in the checkpoint, the tensor here, its name here and there."""
     blank = [""] * len(new["params"])
     names, others = new.get("param_names", blank), old.get("param_names", blank)
     if "param_names" not in new or "param_names" not in old:

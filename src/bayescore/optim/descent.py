@@ -29,11 +29,11 @@ class ProximalDescent(BayesianOptimizer):
 
     Arguments:
         lr: learning rate of the inner steps.
-        steps: T, the planned number of updates, by which alpha_t = t/T; None: alpha is 1/2 throughout.
-        alpha: weight of the proximal term where it shall be a number.
-        inner_steps: N.
+        steps: T, the planned number of updates, for alpha_t = t/T; None: alpha is always 1/2.
+        alpha: a constant weight of the proximal term, instead of alpha_t.
+        inner_steps: N, descent steps per update.
         optimizer: "adam" or "sgd" (with `momentum`).
-        sd_rate: Adam's rate of log sd as a multiple of lr.
+        sd_rate: Adam's learning rate for log sd, as a multiple of lr.
         floor: of Adam (rules/inner.py); 0 gives plain Adam.
         common: as in ProximalScore.
     """
@@ -101,7 +101,7 @@ class ProximalDescent(BayesianOptimizer):
         o = InnerOptions._make((*numbers[:7], numbers[7:]))
         totals = self._apply(bucket, inner_steps, ("sd", *MOMENTS), seen, o)
         assert bucket.statistics is not None
-        forget(bucket.statistics, totals, bucket.lengths, 2 * N)  # the slope moves twice as much as log sd
+        forget(bucket.statistics, totals, bucket.lengths, 2 * N)  # the slope changes twice as fast as log sd
 
     @staticmethod
     def _alpha(group: dict[str, Any]) -> float:

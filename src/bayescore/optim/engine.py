@@ -1,22 +1,22 @@
-"""The engine of the network optimizers: which tensors are updated together, and how a rule passes over them.
+"""The engine of the network optimizers: which tensors are updated together, and how a rule is applied.
 
-**Buckets.** A network has many tensors of a few hundred weights, and a pass over one of them costs as much as
-a pass over fifty thousand weights. Small tensors of one parameter group therefore share flat state tensors,
-of which their own state (`optimizer.state[p]`) holds views; a large tensor's flat state is its own. Numbers
-that belong to a tensor (`statistics`) are the rows of a table.
+**Buckets.** A network has many tensors of a few hundred weights, and a kernel takes as long for one of them
+as for fifty thousand weights. Small tensors of one parameter group therefore share flat state tensors, of
+which their own state (`optimizer.state[p]`) holds views; a large tensor has its own flat state. Numbers per
+tensor (`statistics`) are the rows of a table.
 
 **Kernels.** A kernel is one pass over memory: an elementwise function of flat tensors that changes them in
-place, compiled or in slices, with the same numbers. It takes noise (optim/noise.py) and numbers as small
-tensors, so that a new learning rate does not compile it again. It returns elementwise terms, or nothing; of
-the first two the sums over a parameter tensor are kept, of a third the largest. Compiled, one program serves
-every shape, and neither noise nor terms ever reach the memory. Eagerly, it runs slice by slice, so that what
-it computes on the way stays in the cache. Compiling takes 10 to 30 seconds, once per machine and kernel. It
-is done from 500,000 weights on, where that pays within some thousand steps; small networks and tests never
-wait for it. If the compiler is missing or fails, the kernel runs eagerly from then on, and the optimizer's
-status says why.
+place, compiled or in slices, with the same result. It takes noise (optim/noise.py) and options as small
+tensors, so that a new learning rate does not recompile it. It returns elementwise terms, or None; each
+parameter tensor's totals are kept: the sums of the first two terms and the maximum of a third. Compiled, one
+program serves every shape, and neither noise nor terms are written to memory. Eagerly, it runs slice by
+slice, so that intermediate results stay in the cache. Compiling takes 10 to 30 seconds, once per machine and
+kernel. It is done from 500,000 weights on, where it pays within a few thousand steps; small networks and
+tests never wait for it. If the compiler is missing or fails, the kernel runs eagerly from then on, and the
+optimizer's status says why.
 
-**Updates.** `update_kernel` makes a kernel of a pure rule of rules/: it takes the noise from where it is,
-applies the rule, lets the mean decay, and writes the new state and the module's weights.
+**Updates.** `update_kernel` turns a pure rule of rules/ into a kernel: it obtains the noise, applies the
+rule, decays the mean, and writes the new state and the module's weights.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __all__ = [
     "update_kernel",
 ]
 
-SMALL = 1 << 16  # weights of a tensor from which it is updated by itself
-FULL = 1 << 18  # weights that share flat tensors at most
-SLICE = 1 << 15  # weights per slice: what a kernel computes on the way then stays in the cache
+SMALL = 1 << 16  # smallest number of weights of a tensor that is a bucket of its own
+FULL = 1 << 18  # largest number of weights of a bucket of small tensors
+SLICE = 1 << 15  # weights per slice, so that a kernel's intermediate results stay in the cache
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class Member(NamedTuple):
-    """One trained parameter tensor: where it stands and what is known about it."""
+    """One trained parameter tensor: its place among all parameters, and its state."""
 
     number: int  # over all groups, frozen parameters included
     group: dict[str, Any]
@@ -71,8 +71,8 @@ class Bucket:
     Arguments:
         members: of one group, dtype and device, with state of the same names.
 
-    Between a block and the step that follows it, a large tensor may hold "draw" (theta - mean) instead of
-    "mean": the mean is in the module then (optim/base.py).
+    Between a block and the next step, a large tensor may have state "draw" (theta - mean) instead of "mean":
+    the mean is then in the module (optim/base.py).
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -87,7 +87,7 @@ class Bucket:
             self._table([m.state["statistics"] for m in members]) if "statistics" in first else None
         )
         self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
-        #: noise of small tensors, kept from the draw to the step that uses it again, and which it is
+        #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
         self.noise: tuple[Any, Tensor] | None = None
 
     def _share(self, key: str, tensors: Sequence[Tensor]) -> None:
@@ -113,7 +113,7 @@ class Bucket:
 
     @property
     def whole(self) -> Tensor | None:
-        """The module's own weights as a flat tensor, where they are one."""
+        """The module's own weights as a flat tensor; None if there are several or they are not contiguous."""
         weight = self.members[0].weight
         single = len(self.members) == 1 and weight.is_contiguous()
         return weight.detach().view(-1) if single else None
@@ -125,19 +125,19 @@ class Bucket:
 
     @property
     def keeps_draws(self) -> bool:
-        """Whether a draw has all its digits in the module's weights, and is worth more than its making."""
+        """Whether draws are kept until the step: the tensor is large, and its draws lose no precision."""
         whole = self.whole
         perturbed = "sd" in self.flat and self.is_large
         return perturbed and whole is not None and whole.dtype == self.like.dtype
 
     @property
     def is_current(self) -> bool:
-        """Whether the members' state still is this bucket's."""
+        """Whether the members' state is still held in this bucket's flat tensors."""
         pairs = zip(self.members, self._views, strict=True)
         return all(_mean_or_draw(m.state) is view for m, view in pairs)
 
     def rename(self, old: str, new: str) -> None:
-        """Give the state of the only member another name: the mean becomes a kept draw, or the reverse."""
+        """Rename a state tensor of the only member: the mean becomes a kept draw, or the reverse."""
         (member,) = self.members
         self.flat[new] = self.flat.pop(old)
         member.state[new] = member.state.pop(old)
@@ -148,7 +148,7 @@ class Bucket:
         return [part.view(m.weight.shape) for part, m in zip(parts, self.members, strict=True)]
 
     def spread(self, table: Tensor) -> tuple[Tensor, ...]:
-        """Rows of a number per member as rows of one per weight; one member's are left to broadcasting."""
+        """Rows with a number per member as rows with one per weight (a single member's are broadcast)."""
         if len(self.sizes) > 1:
             columns = zip(table.split(1, 1), self.sizes, strict=True)
             table = torch.cat([column.expand(len(table), size) for column, size in columns], 1)
@@ -160,7 +160,7 @@ class Bucket:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def zeros(self, *keys: str) -> list[Tensor]:
-        """Flat tensors of this step's sums, which begin with zero."""
+        """This step's running sums of these names as flat tensors, created as zeros."""
         for key in keys:
             if key not in self.flat:
                 self.flat[key] = torch.zeros_like(self.like)
@@ -182,7 +182,7 @@ def _is_per_weight(member: Member, key: str, value: Any) -> bool:
 
 
 def make_buckets(members: Sequence[Member]) -> list[Bucket]:
-    """Buckets of all members, in their order but for small ones, which come together."""
+    """Buckets of all members: each large tensor alone, small ones together."""
     rows: dict[Any, list[Member]] = {}
     closed: list[list[Member]] = []
     for member in members:
@@ -208,7 +208,7 @@ class Kernel:
     """An elementwise function in place, compiled or in slices, and the totals of its terms.
 
     Arguments:
-        function: of flat tensors, noise and small tensors; the first tensor has every weight.
+        function: of flat tensors, noise and small tensors; the first tensor has one number per weight.
         compiled: True, False, or None to compile from 500,000 weights on.
     """
 
@@ -219,11 +219,11 @@ class Kernel:
         self._failed = False
 
     def __call__(self, size: int, segments: Sequence[int], *args: Any) -> Any:
-        """Run it; returns the totals of its terms over each parameter tensor, (tensors, terms).
+        """Run the function; returns the totals of its terms over each parameter tensor, (tensors, terms).
 
         Arguments:
             size: number of weights of the whole network.
-            segments: sizes of the parameter tensors that lie one after another in the flat tensors.
+            segments: sizes of the parameter tensors, in their order in the flat tensors.
         """
         if len(segments) > 1:
             return _segment_totals(self.function(*args), segments)
@@ -234,7 +234,7 @@ class Kernel:
             self._fast = _compiled(self.function)
         try:
             result = self._fast(*args)
-        except Exception as error:  # the compiler raises what its backends raise; eager needs none of them
+        except Exception as error:  # a compiler backend may raise anything; running eagerly always works
             self._failed, self.status = True, f"update eager: compiling failed ({type(error).__name__})"
             logger.warning("the update could not be compiled and runs eagerly: %s", error)
             return run_in_slices(self.function, *args)
@@ -246,7 +246,7 @@ class Kernel:
 def _compiled(function: Function) -> Function:
     """The function with its totals, compiled once for all optimizers of a process.
 
-    The compiler counts its programs per code object and gives up after a few: every kernel has its own.
+    The compiler limits the number of programs per code object, so every kernel gets its own code object.
     """
     counted = _with_totals(function)
     counted.__code__ = counted.__code__.replace(co_name=f"{function.__name__}_with_totals")
@@ -284,7 +284,7 @@ def run_in_slices(function: Function, *args: Any) -> Any:
 
 
 def _part(a: Any, at: int, size: int) -> Any:
-    """The slice of an argument that begins with element `at` of `size`."""
+    """The slice of an argument that begins at element `at` of `size`; small tensors are passed whole."""
     if isinstance(a, CounterKey):
         return a._replace(at=a.at + at)
     whole = isinstance(a, Tensor) and a.dim() == 1 and a.numel() == size
@@ -293,11 +293,11 @@ def _part(a: Any, at: int, size: int) -> Any:
 
 @functools.cache
 def keep_heap() -> None:
-    """Let the C library keep the memory of temporaries, instead of giving it back and taking it again.
+    """Make the C library keep the memory of temporaries instead of returning it to the system each time.
 
-    glibc returns the top of its heap to the system whenever some hundred kilobytes of it are free, which an
-    eager pass causes all the time; every page then costs a fault. A large block that was freed once raises
-    that limit to twice its size. The block itself is never touched, and other libraries do not mind.
+    glibc returns the top of its heap to the system whenever a few hundred kilobytes of it are free, which
+    happens all the time in an eager kernel; every page then costs a fault. Freeing one large block raises
+    that limit to twice the block's size. The block itself is never written to, so it costs no memory.
     """
     torch.empty(1 << 24, dtype=torch.uint8, device="cpu")
 
@@ -311,10 +311,10 @@ def draw_weights(weight: Tensor, mean: Tensor, sd: Tensor, noise: Noise) -> None
 
 
 def exchange_mean(weight: Tensor, mean: Tensor) -> None:
-    """The mean goes into the module, and theta - mean to where it was."""
-    apart = weight - mean
+    """Write the mean into the module, and theta - mean into the tensor that held the mean."""
+    offset = weight - mean
     weight.copy_(mean)
-    mean.copy_(apart)
+    mean.copy_(offset)
 
 
 def collect_draw(
@@ -330,18 +330,18 @@ def collect_draw(
 
 @functools.cache
 def update_kernel(rule: Function, states: int, given: str, decays: bool) -> Function:
-    """A pure rule as an update in place.
+    """The in-place update of a pure rule.
 
-    The rule is `rule(mean, *other states, prior_mean, draws, options)`, or with given="as is" takes anything
-    between its states and the options. It returns the new states and its terms. The update is
-        update(weight, mean, *other states, [towards, share,] prior_mean, what is given, options)
+    The rule is `rule(mean, *other states, prior_mean, draws, options)` and returns the new states and its
+    terms; with given="as is" it may take anything between its states and the options. The update is
+        update(weight, mean, *other states, [towards, share,] prior_mean, *inputs, options)
     where `weight` is the module's own flat tensor, into which the new mean is written, or None.
 
     Arguments:
-        states: how many state tensors the rule has, the mean included; some may be None.
-        given: "noise": a gradient and the noise of its draw; "kept": a gradient, `mean` holding theta - mean
-            and the module the mean; "drawn": a gradient, the module holding theta; "sums": the four averages
-            of `Draws`; "as is".
+        states: how many state tensors the rule has, including the mean; some may be None.
+        given: what the inputs are. "noise": a gradient and the noise of its draw. "kept": a gradient; `mean`
+            holds theta - mean, and the module the mean. "drawn": a gradient; the module holds theta. "sums":
+            the four averages of `Draws`. "as is": what the rule takes.
         decays: the mean also decays, m <- m + move(m) - share (m - towards), as in AdamW.
     """
 
@@ -353,15 +353,15 @@ def update_kernel(rule: Function, states: int, given: str, decays: bool) -> Func
         if given == "as is":
             new, terms = rule(m, *others, *rest, o)
         else:
-            prior_mean, *seen = rest
+            prior_mean, *inputs = rest
             if given == "sums":
-                draws = Draws(*seen)
+                draws = Draws(*inputs)
             elif given == "noise":
-                draws = Draws.of_one(seen[0], numbers(seen[1], seen[0]))
-            else:  # eps = (theta - mean)/sd, ten times cheaper than making it again
+                draws = Draws.of_one(inputs[0], numbers(inputs[1], inputs[0]))
+            else:  # eps = (theta - mean)/sd, ten times cheaper than generating it again
                 assert weight is not None
-                apart = mean if given == "kept" else weight - mean
-                draws = Draws.of_one(seen[0], apart / others[0])
+                offset = mean if given == "kept" else weight - mean
+                draws = Draws.of_one(inputs[0], offset / others[0])
             new, terms = rule(m, *others, prior_mean, draws, o)
         moved = new[0] - share * (m - towards) if decays else new[0]
         for old, value in zip((mean, *others), (moved, *new[1:]), strict=True):

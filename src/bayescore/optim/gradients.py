@@ -1,10 +1,10 @@
-"""Gradients: are they finite, has somebody scaled them, do they belong to the draw, have they been used?
+"""Gradients: whether they are finite, scaled by a GradScaler, made inside the block, and already used.
 
 With `update_in_backward=True` every large tensor (optim/engine.py) is updated by a hook that autograd calls
 when the tensor's gradient is complete, which is after its last use in the backward pass; `step()` updates the
-small ones and counts. What stands in `.grad` afterwards is a `UsedGradient` without memory, so that code that
-needs all gradients at once says so instead of passing over them: clipping by the global norm, a GradScaler, a
-second backward call. A gradient that is not finite leaves its tensor as it was.
+small tensors and counts. Afterwards `.grad` is a `UsedGradient`, which has no memory and raises an error if
+code that needs all gradients at once reads it: clipping by the global norm, a GradScaler, a second backward
+call. A gradient that is not finite leaves its tensor unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ __all__ = [
     "warn_foreign",
 ]
 
-LARGEST = 1e18  # squares of what is larger are not finite
+LARGEST = 1e18  # the square of a larger number may overflow in float32
+#: what a used gradient still answers
 ALLOWED = {"__get__", "detach", "is_floating_point"}
 SUMMED = 2  # torch's number for reduction="sum"
 FOREIGN = (
@@ -46,8 +47,8 @@ FOREIGN = (
 def finite(parts: Sequence[Tensor]) -> bool:
     """Whether every number and its square are finite.
 
-    The smallest and the largest number of a tensor tell: they are NaN if any number is. That costs a tenth of
-    asking every number.
+    It is enough to look at the smallest and the largest number of a tensor, which are NaN if any number is.
+    That costs a tenth of looking at every number.
     """
     extremes: dict[Any, list[Tensor]] = {}
     for part in parts:
@@ -57,7 +58,7 @@ def finite(parts: Sequence[Tensor]) -> bool:
 
 
 def gradient_scale(optimizer: torch.optim.Optimizer, draws: int) -> float | None:
-    """The factor a GradScaler put on the gradients; None if it found them not finite."""
+    """The factor by which a GradScaler scaled the gradients; None if it found them not finite."""
     if not hasattr(optimizer, "found_inf"):
         return 1.0
     if bool(optimizer.found_inf):
@@ -87,7 +88,7 @@ def backward_calls(weights: Iterable[Tensor]) -> Iterator[Counter[int]]:
 
 
 def warn_foreign(weights: Iterable[Tensor], used: Mapping[Tensor, tuple[int, int]]) -> None:
-    """Warn where a weight has a gradient that is not the one that the last step has used."""
+    """Warn if a weight has a gradient other than the one that the last step used."""
     if any(w.grad is not None and used.get(w) != gradient_version(w.grad) for w in weights):
         warnings.warn(FOREIGN, RuntimeWarning, stacklevel=4)
 
@@ -103,12 +104,12 @@ def check_mean_loss(loss: Any) -> None:
 
 
 def version(p: Tensor) -> tuple[int, int]:
-    """What changes with a tensor's numbers or memory; a write into `.data` goes unseen."""
+    """A pair that changes when a tensor is written in place or moved; a write into `.data` is not noticed."""
     return p._version, p.data_ptr()
 
 
 def gradient_version(g: Tensor) -> tuple[int, int]:
-    """The version of a gradient; one that was used when it arrived has none."""
+    """The version of a gradient; a `UsedGradient` always has the same."""
     return (0, 0) if is_used(g) else version(g)
 
 
@@ -116,7 +117,7 @@ def gradient_version(g: Tensor) -> tuple[int, int]:
 
 
 class UsedGradient(Tensor):
-    """A gradient that has been used: it has the shape of its weight, no memory, and no numbers."""
+    """A gradient that has been used: it has the shape of its weight, but no memory and no values."""
 
     @staticmethod
     def __new__(cls, weight: Tensor) -> UsedGradient:
@@ -143,7 +144,7 @@ def is_used(g: Tensor | None) -> bool:
 
 
 def check_update_in_backward(group: dict[str, Any], least_draws: int) -> None:
-    """Raise unless the options of a group can go with the update during backward."""
+    """Raise unless the options of a group are compatible with the update during backward."""
     if least_draws > 1:
         raise ValueError(
             f"update_in_backward=True cannot go with {group['method']}, which needs several draws"
@@ -160,7 +161,7 @@ def check_update_in_backward(group: dict[str, Any], least_draws: int) -> None:
 def updating_in_backward(
     buckets: Sequence[Bucket], update: Callable[[Bucket, Tensor], None]
 ) -> Iterator[None]:
-    """Call `update(bucket, gradient)` for every large tensor when its gradient is there."""
+    """Call `update(bucket, gradient)` for every large tensor when its gradient is complete."""
 
     def arrived(bucket: Bucket, weight: Tensor) -> None:
         g = weight.grad

@@ -1,23 +1,26 @@
-"""Noise as a function of (seed, step, draw, parameter): it is made again where it is needed, never stored.
+"""Noise as a function of (seed, step, draw, parameter): generated again whenever needed, never stored.
 
 Every parameter tensor of every draw has a stream of its own, named by a hash of the four numbers (splitmix64
 [1], applied once per number), so that
     - a draw is the same on every process of a distributed run and after a checkpoint,
-    - a parameter's noise does not depend on which other parameters are trained, but for the rule below,
-    - the noise of a block can be made again at the step that needs it.
-Draws come in antithetic pairs: draw 2j + 1 is minus draw 2j. Where both draws of a pair see the same data,
-what the mini-batch adds to the gradient cancels in their difference, and curvature is left.
+    - a parameter's noise does not depend on which other parameters are trained (except that the size of the
+      network decides between the two kinds of stream below),
+    - the noise of a block can be generated again in the step that needs it.
+Draws come in antithetic pairs: the noise of draw 2j + 1 is minus that of draw 2j. If both draws of a pair see
+the same data, the mini-batch noise cancels in the difference of their gradients, and curvature is left.
 
-Small tensors take theirs from torch's generator, and so do all tensors of small networks, whose updates are
-not compiled. Large ones have a counter-based stream, which a compiler can put inside the pass that uses it:
+Small tensors, and all tensors of small networks, whose updates are not compiled, take their noise from
+torch's generator. Large ones have a counter-based stream, which the compiler can fuse into the kernel that
+uses it:
 with keys a, b of 32 bits and mix an invertible mixing of 32 bits [2], the i-th number is
     h = mix(mix(i + a) xor b)                                   every bit of i, a, b moves half of h's    (1)
     x = (h + 1/2)/2^31 in (-1, 1),    y = 1 - |x|               y from the integers: exact in the tails   (2)
     w = -log2(y (2 - y)) = -log2(1 - x^2)                       exponent, and degree 6 in the mantissa    (3)
     eps = x A(w)/B(w)                                           x -> Phi^-1((1 + x)/2)                    (4)
-A and B are polynomials of degree 5 whose ratio meets (4) to 5e-7 of eps; the logarithm's error adds as much,
-float32 a few of its last digits. |eps| reaches 6.3. Additions, multiplications and one division are all there
-is: every number is the same whatever the number of threads and the length of a slice.
+A and B are polynomials of degree 5 whose ratio approximates (4) to a relative error of 5e-7; the logarithm
+adds as much, rounding in float32 a few units in the last place. |eps| is at most 6.3. There are only
+additions, multiplications and one division, so the numbers do not depend on the number of threads or on the
+length of a slice.
 
 [1] Steele, Lea & Flood 2014, the finaliser of Java's SplittableRandom.
 [2] Two multiplications and three shifts, with the constants of Wellons' hash-prospector ("lowbias32").
@@ -43,9 +46,9 @@ __all__ = [
     "uses_counter",
 ]
 
-#: weights of a network from which its updates are compiled: it pays within some thousand steps
+#: smallest number of weights of a network whose updates are compiled: it pays within a few thousand steps
 LARGE_NETWORK = 500_000
-#: weights of a tensor in such a network from which it is updated by a compiled pass, with counter-based noise
+#: smallest number of weights of a tensor in such a network that has a compiled update and counter-based noise
 LARGE_TENSOR = 1 << 16
 MASK = (1 << 64) - 1
 
@@ -55,7 +58,7 @@ class CounterKey(NamedTuple):
 
     a: Tensor
     b: Tensor
-    at: Tensor  # the number i of the first element
+    at: Tensor  # i of the first element
     sign: Tensor
 
 
@@ -74,7 +77,7 @@ def stream_name(*numbers: int) -> int:
 
 
 def uses_counter(network: int, tensor: int) -> bool:
-    """Whether the noise of a tensor is counter-based, from the numbers of weights of network and tensor."""
+    """Whether the noise of a tensor is counter-based, given the sizes of the network and of the tensor."""
     return network >= LARGE_NETWORK and tensor >= LARGE_TENSOR
 
 
@@ -99,14 +102,14 @@ def generator_normal(out: Tensor, name: int, sign: float, rng: torch.Generator) 
 
 
 def _mix(h: Tensor) -> Tensor:
-    """The masks make torch's arithmetic shifts logical ones; products keep their low 32 bits."""
+    """`mix` of (1). The masks make torch's arithmetic shifts logical; products keep their low 32 bits."""
     h = (h ^ ((h >> 16) & 0xFFFF)) * 2146121005
     h = (h ^ ((h >> 15) & 0x1FFFF)) * -2073254261
     return h ^ ((h >> 16) & 0xFFFF)
 
 
 def _minus_log2(q: Tensor) -> Tensor:
-    """(3) for q in (0, 1]. Numbers are written out, here and below: the compiler takes them for constants."""
+    """(3) for q in (0, 1]. Here and below, coefficients are literals so that the compiler sees constants."""
     double = q.dtype == torch.float64
     digits, one = (
         (52, 0x3FF0000000000000) if double else (23, 0x3F800000)
@@ -120,7 +123,7 @@ def _minus_log2(q: Tensor) -> Tensor:
 
 
 def _quantile(x: Tensor, w: Tensor) -> Tensor:
-    """(4), in short chains of operations rather than few: a processor runs them side by side."""
+    """(4), as short independent chains of operations, which a processor runs in parallel."""
     w2 = w * w
     a = (0.0461235227 + 0.00433810963 * w) + w2 * (0.000269713189 + 4.69667158e-06 * w)
     b = (0.0161851324 + 0.000925069983 * w) + w2 * (4.19378265e-05 + 1.53806043e-07 * w)
@@ -137,5 +140,5 @@ def counter_normal(key: CounterKey, like: Tensor) -> Tensor:
 
 
 def numbers(noise: Noise, like: Tensor) -> Tensor:
-    """The noise as numbers; a rule calls this where it needs them."""
+    """The noise as a tensor of numbers; called inside a kernel, where they are needed."""
     return counter_normal(noise, like) if isinstance(noise, CounterKey) else noise

@@ -1,4 +1,4 @@
-"""The options that every network optimizer shares, and what a parameter group may say, checked once."""
+"""The options that all network optimizers share, and the checks of a parameter group's options."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ __all__ = [
 class CommonOptions(TypedDict, total=False):
     """Options of every network optimizer.
 
-    init_sd: initial standard deviation; None: that of unit curvature per datum, at most 0.05 and at most half
-        of the weights' root mean square.
+    init_sd: initial standard deviation; None: that for unit curvature per datum, at most 0.05 and at most
+        half of the weights' root mean square.
     prior_mean, prior_sd: the prior N(prior_mean, prior_sd^2): 0, a number, "current" for the weights as they
         are, or a state dict (names it lacks are centred at zero). prior_sd=math.inf is flat.
     weight_decay: the mean also decays towards the prior's, by lr * weight_decay per step, as in AdamW.
-    average: the posterior's mean is an average over the updates so far, (3) of optim/base.py, from 1 for all
-        alike to little for the last ones (a number more per weight); 0: the last one's.
+    average: f of (3) in optim/base.py: the posterior's mean is an average over the updates so far; 1 weighs
+        all of them equally, a smaller f the later ones more; 0: the mean after the last update. Costs one
+        more number per weight.
     temperature: tau; the likelihood is raised to 1/tau.
     draws: draws per step with `opt.step(closure)`.
     accumulate: backward calls per block whose gradients are to be averaged.
     seed: of the noise.
     max_skips: updates in a row that may be left out for non-finite gradients before the run stops.
     compiled: run the update compiled; None: from 500,000 weights on.
-    update_in_backward: update large tensors when their gradients arrive, whose memory is then free again
-        (optim/gradients.py); not with several draws, accumulation, GradScaler or clipping by the global norm.
+    update_in_backward: update each large tensor as soon as its gradient is complete, and free the gradient's
+        memory (optim/gradients.py); not with several draws, accumulation, GradScaler or clipping by the
+        global norm.
     """
 
     init_sd: float | None
@@ -62,7 +64,7 @@ class CommonOptions(TypedDict, total=False):
     update_in_backward: bool
 
 
-#: their defaults
+#: the defaults of `CommonOptions`
 COMMON: dict[str, Any] = {
     "init_sd": None,
     "prior_mean": 0.0,
@@ -78,14 +80,15 @@ COMMON: dict[str, Any] = {
     "update_in_backward": False,
 }
 
-#: what holds for the optimizer as a whole, not for a group of parameters
+#: options of the optimizer as a whole, which cannot differ between groups of parameters
 WHOLE = ("draws", "accumulate", "seed", "max_skips", "update_in_backward")
 
-#: what a group counts: steps, updates, draws since the last step and how many of these are in the sums, ...
+#: counters in a group: steps, updates, draws since the last step ("taken") and how many of these are in the
+#: running sums ("collected"), ...
 COUNTERS = ("step", "updates", "taken", "collected", "skipped", "skipped_in_a_row", "last_draws")
 
-SLIP = 0.8  # likeness of two words from which one is taken for the other, misspelt: "wieght" has 0.83
-#: widest standard deviation that weights start with unless the user says so, and as a share of their size
+SLIP = 0.8  # least similarity at which one word counts as a misspelling of another: "wieght" has 0.83
+#: largest default init_sd, absolute and relative to the root mean square of the weights
 WIDEST, WIDEST_SHARE = 0.05, 0.5
 
 
@@ -97,7 +100,7 @@ def positive(name: str, value: Any, *, infinite: bool = False) -> None:
 
 
 def check_group(group: dict[str, Any]) -> None:
-    """Raise unless the shared options of a parameter group make sense."""
+    """Raise unless the shared options of a parameter group are valid."""
     check_count("num_data", group["num_data"])
     for name in ("draws", "accumulate", "max_skips"):
         check_count(name, group[name])
@@ -133,7 +136,7 @@ def check_group(group: dict[str, Any]) -> None:
 
 
 def check_own_groups(group: dict[str, Any], defaults: dict[str, Any], whole: Sequence[str]) -> None:
-    """Refuse options of a group that hold for the optimizer as a whole."""
+    """Refuse a group's own value of an option that belongs to the optimizer as a whole."""
     for name in whole:
         if name in group and group[name] != defaults[name]:
             raise ValueError(
@@ -160,9 +163,9 @@ def _check_prior_mean(group: dict[str, Any]) -> None:
 def check_prior_names(groups: list[dict[str, Any]]) -> None:
     """Look for mistakes in the names of prior means.
 
-    A state dict that names none of the parameters is that of another model, and refused. It may lack some (a
-    new head) and have others (buffers, another head); one it lacks beside another that is nearly spelt like
-    it is worth a warning.
+    A state dict that names none of the parameters belongs to another model and is refused. It may lack some
+    parameters (a new head) and have other entries (buffers, another head). If it lacks a parameter and has an
+    entry whose name is spelt almost the same, there is a warning.
     """
     named = [group for group in groups if isinstance(group["prior_mean"], dict)]
     names = {
@@ -189,17 +192,17 @@ def check_prior_names(groups: list[dict[str, Any]]) -> None:
 
 
 def _misspelt(one: str, two: str) -> bool:
-    """Whether two names differ in one of their parts, and in that by a slip; layers 1 and 2 are no slip."""
+    """Whether two dotted names differ in one part only, by a misspelling; numbers of layers must agree."""
     pairs = zip(one.split("."), two.split("."), strict=False)
-    apart = [(a, b) for a, b in pairs if a != b]
-    if one.count(".") != two.count(".") or len(apart) != 1:
+    different = [(a, b) for a, b in pairs if a != b]
+    if one.count(".") != two.count(".") or len(different) != 1:
         return False
-    a, b = apart[0]
+    a, b = different[0]
     return re.findall(r"\d+", a) == re.findall(r"\d+", b) and SequenceMatcher(None, a, b).ratio() >= SLIP
 
 
 def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor | None:
-    """The prior mean of one parameter, or None where one number serves for all.
+    """The prior mean of one parameter as a tensor, or None if the group has one number for all weights.
 
     A state dict centres the parameters it names; those it does not name are centred at zero.
     """
@@ -225,11 +228,11 @@ def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor |
 
 
 def initial_sd(group: dict[str, Any]) -> float:
-    """The initial sd where none is given: that of unit curvature per datum, within bounds.
+    """The default init_sd: that for unit curvature per datum, within bounds.
 
-    One datum of mean-loss curvature 1 makes the posterior precision num_data/temperature + 1/prior_sd^2. The
-    bounds are 0.05, and half of the root mean square of the group's weights: beyond it the noise drowns the
-    network that training starts from.
+    If the mean loss has curvature 1, the posterior precision is num_data/temperature + 1/prior_sd^2. The
+    bounds are 0.05, and half of the root mean square of the group's weights: with a larger sd the noise would
+    drown the initial weights.
     """
     precision = group["num_data"] / group["temperature"] + group["prior_sd"] ** -2.0
     found = min(WIDEST, precision**-0.5)

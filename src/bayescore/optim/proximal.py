@@ -1,7 +1,7 @@
 """ProximalScore for networks: the paper's proximal score matching with a diagonal Gaussian over the weights.
 
-The rule is rules/proximal.py: every proximal problem is solved in closed form, with the curvature that one
-draw shows used as far as it can be trusted. The paper's inner loop is optim/descent.py.
+The rule is rules/proximal.py: every proximal problem is solved in closed form, and the curvature estimate of
+a draw is used only as far as it can be trusted. The paper's inner loop is in optim/descent.py.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class ProximalScore(BayesianOptimizer):
     Arguments:
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N.
-        lr: learning rate of the mean, as of SGD while the sd is the initial one; a weight whose sd has grown
-            by a factor moves faster by its square, up to a Newton step with its precision. None: 0.1, less
-            where the loss is steep, as is an init_sd that is not given (optim/steep.py).
-        momentum: of the mean's gradient; 0 keeps no momentum, a number less per weight.
-        damping: the precision's memory in steps at the start; it grows by half a step per step.
+        lr: learning rate of the mean; that of SGD as long as the sd has its initial value. A weight whose sd
+            has grown by a factor moves faster by the square of the factor, up to a Newton step with its
+            precision. None: 0.1, and if the loss is steep, both lr and a default init_sd are lowered
+            (optim/steep.py).
+        momentum: of the mean's gradient; 0 saves one number of state per weight.
+        damping: memory of the precision in steps, in the first step; it grows by half a step per step.
         batch_size: typical size of a batch; lets the precision be learned from squared gradients where
             eps*score is too noisy.
         common: see `CommonOptions` (optim/options.py): priors, temperature, draws, seed, ...
@@ -96,7 +97,7 @@ class ProximalScore(BayesianOptimizer):
 
     @staticmethod
     def _uses_squares(group: dict[str, Any], draws: int) -> bool:
-        """Whether squared gradients stand in for a curvature that is too noisy."""
+        """Whether squared gradients replace a curvature estimate that is too noisy."""
         return draws == 1 and group["batch_size"] is not None and group["num_data"] > group["batch_size"]
 
     def _power(self, group: dict[str, Any]) -> int:  # noqa: ARG002

@@ -1,11 +1,10 @@
-"""SGLD for networks: gradient steps with Langevin noise; the thinned path is the posterior.
+"""SGLD for networks: gradient steps with Langevin noise; the thinned chain is the posterior.
 
-In per-datum units, c = tau/N, delta = c/s0^2, g the gradient of the mean loss at the present weights:
+In per-datum units, c = tau/N, delta = c/s0^2, g the gradient of the mean loss at the current weights:
     theta <- theta - eta A (g + delta (theta - m0)) + sqrt(2 eta c A) xi                               (1)
     A = 1, or A = 1/(1e-5 + sqrt V) with V <- 0.99 V + 0.01 g^2 (Li et al. 2016, without Gamma)        (2)
-The weights are their own draw: `sample()` is the same gesture and adds no noise of its own. After `burn_in`
-steps every `thin`-th state is kept; when there are more than `keep` of them, every second is dropped and
-`thin` doubles.
+The weights themselves are the draw, so `sample()` adds no noise. After `burn_in` updates every `thin`-th
+state is kept; when there are more than `keep` of them, every second one is dropped and `thin` doubles.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ class SGLD(BayesianOptimizer):
     """Stochastic gradient Langevin dynamics.
 
     Arguments:
-        lr: step size in mean-loss units, as of SGD. None: 0.01, less where the loss is steep
-            (optim/steep.py), unless preconditioned.
-        preconditioned: scale every weight by its running gradient size, (2).
-        burn_in, thin, keep: steps before the first kept state, steps between kept states, and how many to
-            keep.
-        common: as in ProximalScore; there is no init_sd, and no average: predictions are averaged.
+        lr: step size for the mean loss, as in SGD. None: 0.01, lowered if the loss is steep (optim/steep.py),
+            unless preconditioned.
+        preconditioned: divide the step of every weight by its running gradient size, (2).
+        burn_in, thin, keep: updates before the first kept state, updates between kept states, and the largest
+            number of kept states.
+        common: as in ProximalScore, without init_sd and average (predictions are averaged instead).
     """
 
     whole_options = (*WHOLE, "burn_in", "thin", "keep")
@@ -103,7 +102,7 @@ class SGLD(BayesianOptimizer):
             raise ValueError("SGLD has no average: the predictions of its kept states are averaged")
 
     def _init_state(self, member: Member, mean: Tensor) -> None:
-        # a weight that was frozen until now has stood still while the others' states were kept
+        # a weight that was frozen until now had this value in all states that were kept of the others
         member.state["path"] = mean.expand(member.group["kept"], *mean.shape).clone()
         if member.group["preconditioned"]:
             member.state["square"] = torch.zeros_like(mean)

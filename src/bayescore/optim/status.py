@@ -1,16 +1,16 @@
-"""Whether standard deviations have been learned, in a sentence, from what was measured on the way.
+"""Whether the standard deviations have been learned, in one sentence, from the slope statistics.
 
-The precision counts as learned where, by the slope statistics of its tensors (rules/curvature.py),
-    - little of the initial value is left:            exp(-forgotten) below a tenth; (1) for few weights
+The precision counts as learned if, by the slope statistics of its tensors (rules/curvature.py),
+    - little of the initial value is left:            exp(-forgotten) below 0.1, and (1) for few weights only
     - the estimate is not mostly noise:               sd known to better than 5 %, at best sqrt(V/t)/2
-    - and it has arrived:                             the mean slope is below a tenth, or within its error
-The error that is stated is a lower bound: it takes all steps for equally informative.
+    - it has converged:                               the mean slope is below 0.1, or within its error
+The stated error is a lower bound: it counts all steps as equally informative.
 
-A mean over a tensor does not show a few weights that are far behind. Where the precision P, or its power k,
-moves linearly towards what the data say (ProximalScore, k = 1; PairedBaM, k = 2), what the initial P0 still
-adds to P is known for every weight, and a weight lags behind where that is more than a fifth of P:
+A mean over a tensor does not show a few weights that lag far behind. If the precision P, or its power k,
+moves linearly towards its estimate (ProximalScore, k = 1; PairedBaM, k = 2), the part of P that still comes
+from the initial P0 is known for every weight. A weight lags behind if that part is more than a fifth of P:
     ((P0/P)^k - 1)/k > (exp(forgotten) - 1)/5                                                          (1)
-unless its sd has reached the prior's, where it ends.
+unless its sd has reached the prior's, which limits it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bayescore.rules.curvature import ARRIVED, measured, standard_error
 
 __all__ = ["Slope", "lagging", "precision_sentence", "slope_of"]
 
-KNOWN = 0.05  # relative error of the sd up to which it counts as learned
+KNOWN = 0.05  # largest relative error of a learned sd
 LEFT = 0.1  # share of the initial precision that may be left
-LATE = 0.2  # what the initial precision may still add, a tenth in the sd
+LATE = 0.2  # share of P that may still come from P0 (1); 0.1 in the sd
 LAGGING = 0.01  # share of the weights that may lag behind
 
 
 class Slope(NamedTuple):
-    """One tensor's measurements."""
+    """The slope statistics of one tensor."""
 
     size: int
     steps: int
     level: float  # mean slope
-    away: float  # how far from zero beyond twice its error
+    away: float  # by how much |level| exceeds twice its standard error
     noise: float  # relative variance of one step's curvature
-    forgotten: float
+    forgotten: float  # sum of the rates at which the precision has moved
     lagging: float = 0.0  # share of the weights that lag behind (1)
 
 
@@ -49,21 +49,21 @@ def lagging(sd: Tensor, init_sd: float, prior_sd: float, forgotten: float, power
 
 
 def slope_of(statistics: Tensor, size: int) -> Slope:
-    """The measurements that a tensor's four numbers hold."""
-    many = statistics.new_tensor(float(size))
-    level, _, noise = measured(statistics, many)
-    away = (level.abs() - 2 * standard_error(noise, many)).clamp_min(0)
+    """The slope statistics of a tensor of `size` weights, from its row of four numbers."""
+    weights = statistics.new_tensor(float(size))
+    level, _, noise = measured(statistics, weights)
+    away = (level.abs() - 2 * standard_error(noise, weights)).clamp_min(0)
     return Slope(size, int(statistics[3]), *(float(v) for v in (level, away, noise, statistics[2])))
 
 
 def precision_sentence(rows: list[Slope], draws: int, how: str, rho: float = 1.0) -> str:
-    """The state of the precision.
+    """One sentence: whether the precision has been learned.
 
     Arguments:
-        rows: of the tensors that have been measured.
+        rows: slope statistics of the tensors that have had a gradient.
         draws: per step.
-        how: what stands in while eps*score is too noisy: "squares" (squared gradients), "initial" (the
-            precision is left as it was) or "score" (nothing does).
+        how: what replaces eps*score while it is too noisy: "squares" (squared gradients), "initial" (the
+            precision keeps its initial value) or "score" (nothing: it is used all the same).
         rho: share of eps*score in the precision.
     """
     size = sum(row.size for row in rows)

@@ -1,10 +1,10 @@
-"""Losses that are steeper than a classification's: the default rate and the initial sd are lowered to fit.
+"""Losses that are steeper than in classification: the default learning rate and initial sd are lowered.
 
-A rate like SGD's and an initial sd of unit curvature fit a loss whose scale is that of a classification.
-Where both were left to us, the first 200 updates are watched: with g the gradient and w all weights,
+The default learning rate and initial sd suit a loss with the scale of a classification loss. If the user gave
+neither, the first 200 updates are watched. With g the gradient and w all weights,
     k = lr |g| / (0.5 |w|),  |w|^2 = sum w_i^2 + (number of weights, at most 100)                     (1)
-above 1 means that the loss is steeper (a noise level of 0.1, targets or inputs in the hundreds). This update
-is then left out, the rate is divided by k and the sds by sqrt(k): both are those of k times the curvature.
+above 1 means that the loss is steeper (a noise level of 0.1, targets or inputs in the hundreds). The update
+is then left out, the rate is divided by k and the sds by sqrt(k), which suits a curvature k times as large.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def is_steep(
     divisor: float,
     stride: Callable[[dict[str, Any]], float],
 ) -> bool:
-    """Whether this update would go too far (1); if so, later ones are shorter.
+    """Whether this update would be too long (1); if so, lowers the rate and the sds of watched groups.
 
     Arguments:
-        groups: those with `steep_watch` above 0 are watched for so many updates.
-        reached: members with a gradient, which is that in the sums, or in `.grad`, over `divisor`.
-        members: all of them.
-        stride: by how much a gradient of 1 moves a weight of a group.
+        groups: a group is watched for its first `steep_watch` updates.
+        reached: members with a gradient, which is state "sum_g", or `.grad`, divided by `divisor`.
+        members: all members.
+        stride: how far a gradient of 1 moves a weight of a group.
     """
     watched = [m for m in reached if m.group["updates"] < m.group["steep_watch"]]
     if not watched:
@@ -45,7 +45,7 @@ def is_steep(
     rates = [stride(m.group) / divisor for m in watched]
     step = math.hypot(*(rate * float(norm(g)) for rate, g in zip(rates, gradients, strict=True)))
     least = math.sqrt(min(FEW, sum(m.weight.numel() for m in watched)))
-    if step <= FARTHEST * least:  # without a look at the weights, as almost always
+    if step <= FARTHEST * least:  # almost always: the norms of the weights are not needed
         return False
     k = step / (FARTHEST * math.hypot(least, *(float(norm(m.weight)) for m in watched)))
     if k <= 1:

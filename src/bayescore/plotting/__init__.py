@@ -1,6 +1,6 @@
 """Pictures of fits and of classifiers' probabilities; they need matplotlib.
 
-Names are imported when they are first used, so that what needs only the style does not wait for torch.
+Names are imported when they are first used, so that code that needs only the style does not wait for torch.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
 def draw_reliability(
     axes: Axes, probs: Tensor, labels: Tensor, bins: int = 15, *, colour: str = "#0072B2"
 ) -> None:
-    """A top-label reliability diagram; the ECE beside it has 15 bins, as everywhere, whatever is drawn."""
+    """A top-label reliability diagram; the ECE in it always has 15 bins, whatever `bins` is."""
     curve = reliability(probs, labels, bins)
     confidence, accuracy, share = (v.cpu().numpy() for v in (curve.confidence, curve.accuracy, curve.share))
     axes.bar(confidence, share, width=0.8 / bins, color=_GREY, zorder=1)

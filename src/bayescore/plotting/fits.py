@@ -1,6 +1,6 @@
 """Pictures of a fit: its density over that of the target, and its ELBO and loss during the run.
 
-A density is shown by its smallest regions of mass p = 50, 80 and 95 %, whatever the height of its peaks:
+A density is shown by the smallest regions that hold p = 50, 80 and 95 % of its mass:
     {x : f(x) >= c_p},   c_p the largest c with  sum f(x_i) over f(x_i) >= c  at least  p sum f(x_i)      (1)
 over a grid x_i. In two dimensions f is evaluated; beyond, it is a smoothed histogram of draws, for pairs of
 the first four coordinates. The target is filled in grey and q is drawn in lines, so that the picture can
@@ -46,14 +46,14 @@ GREY = _GREYS[1]
 _SIZE = 160  # points per side of a grid
 _DRAWS = 50_000
 _BINS = 60
-_CHUNK = 2_000  # points per call: a density may hold all data for each of them
+_CHUNK = 2_000  # points per call: for each of them a density may need memory for all data
 
 
 def plot_fit(fit: Fit) -> Figure:
     """The density of a fit over its target, with the recorded ELBO and loss.
 
-    One panel in one or two dimensions, pairs of the first four coordinates beyond. The target is shown where
-    it has a density (one or two dimensions) or exact draws (beyond).
+    One panel in one or two dimensions, pairs of the first four coordinates beyond. The target is shown if it
+    has a density (one or two dimensions) or exact draws (more).
     """
     dim = min(fit.family.dim, 4)
     with figure_style():
@@ -81,7 +81,7 @@ def plot_fit(fit: Fit) -> Figure:
 
 
 def common_window(target: Target | None, families: Sequence[Family]) -> Window:
-    """Limits of every coordinate that hold draws of the families and, where it has any, of the target."""
+    """Limits of every coordinate that contain draws of the families and, if it has a sampler, the target."""
     clouds = [family.sample(_DRAWS, seed=0) for family in families]
     margin = 0.35
     if target is not None and target.has_samples:
@@ -113,16 +113,16 @@ def draw_family(
 
 def _density_panel(axes: Axes, fit: Fit) -> None:
     window = common_window(fit.target, [fit.family])
-    seen = fit.target is not None and fit.target.has_density
+    has_density = fit.target is not None and fit.target.has_density
     if fit.family.dim == 2:
-        if fit.target is not None and seen:
+        if fit.target is not None and has_density:
             draw_target(axes, fit.target, window)
         draw_family(axes, fit.family, window)
         axes.set(xlabel=_name(0), ylabel=_name(1))
         axes.grid(False)
         return
     x, _, f = _evaluate(fit.family.log_prob, window)
-    if fit.target is not None and seen:
+    if fit.target is not None and has_density:
         axes.fill_between(x, _evaluate(fit.target.log_prob, window)[2], color=_GREYS[1], linewidth=0)
     axes.plot(x, f, color=COLOURS[0])
     axes.set(xlabel=_name(0), ylabel="density", xlim=window[0])
@@ -160,7 +160,7 @@ def _pairs(figure: Figure, grid: Any, fit: Fit, dim: int) -> None:
 
 
 def _trace(axes: Axes, fit: Fit, name: str) -> None:
-    """A recorded column against score calls; the scale fits what comes after the first tenth of the run."""
+    """A recorded column against score calls; the axis is scaled to all but the first tenth of the run."""
     calls = np.array(fit.history.columns["score_calls"])
     values = np.array(fit.history.columns.get(name, []))
     kept = np.isfinite(values)
@@ -183,7 +183,7 @@ def _trace(axes: Axes, fit: Fit, name: str) -> None:
 
 
 def legend_handles(colour: str, dim: int, *, target: bool = True) -> list[Any]:
-    """Handles for a legend that says what the greys and the lines mean."""
+    """Handles of a legend for the greys and the lines."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -1,4 +1,4 @@
-"""Marginals of a fitted model by the names of its quantities, over reference draws where there are any."""
+"""Marginals of a fitted model's named quantities, over reference draws if there are any."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PANELS = 24
 
 
 def plot_marginals(fit: Fit) -> Figure:
-    """One panel for each of the first numbers of a model: q as a line, the reference in grey."""
+    """One panel for each of the first quantities of a model: q as a line, the reference in grey."""
     draws = fit.family.sample(DRAWS, seed=fit.seed)
     ours = columns(groups(fit.target, draws, fit.seed)["posterior"])
     model = model_of(fit.target)

@@ -1,4 +1,4 @@
-"""How every figure looks: legible to the colour-blind by its colours, in grey by its lines and markers.
+"""The style of every figure: colours for the colour-blind, line styles and markers for print in grey.
 
 The colours are those of Okabe and Ito without the yellow, which is invisible on white paper. Colours,
 line styles and markers repeat after 7, 5 and 8 arms, so no two of the first 280 arms look alike.
@@ -61,7 +61,7 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Everything drawn in the block has the style of the project."""
+    """Apply the project's style to everything drawn in the block."""
     try:
         import matplotlib
     except ImportError as missing:
@@ -73,7 +73,7 @@ def figure_style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that no window shows."""
+    """An empty figure, its size in inches, without a window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -1,11 +1,11 @@
-"""What every posterior over a network's weights does: predict, give single draws, be saved and loaded.
+"""What every posterior over a network's weights can do: predict, give single draws, be saved and loaded.
 
 `Posterior` is the interface. Most kinds (a Gaussian, a set of draws, ...) are a `WeightPosterior`: they
-supply draw number i of the weights, `draw(seed, i)`, and share the rest. A draw is copied into the module's
-own tensors, the module is run in eval mode without gradients, and its tensors are put back. What is not
-random (frozen weights, buffers such as BatchNorm's running statistics) is kept as it was when the posterior
-was made. BatchNorm's running statistics are those of training under drawn weights; `recalibrate=` estimates
-them anew for every draw.
+define draw number i of the weights, `draw(seed, i)`, and share the rest. A draw is copied into the module's
+own tensors, the module is run in eval mode without gradients, and its tensors are restored. Tensors that are
+not random (frozen weights, buffers such as BatchNorm's running statistics) keep the values that they had when
+the posterior was made. BatchNorm's running statistics are those of training under drawn weights;
+`recalibrate=` estimates them again for every draw.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ __all__ = [
 
 Weights = dict[str, Tensor]
 
-#: every kind of posterior, by the name that it has in files
+#: every kind of posterior, by its name in files
 KINDS: dict[str, type[Posterior]] = {}
 
 
 class Posterior(ABC):
-    """A random network. What its outputs mean is the `likelihood`."""
+    """A random network; its `likelihood` says what the outputs mean."""
 
     #: name in saved files
     kind: ClassVar[str]
@@ -79,18 +79,18 @@ class Posterior(ABC):
         """Predict from `draws` draws of the network.
 
         Arguments:
-            x: the module's inputs, with one first dimension: a tensor, a tuple or list of tensors for
+            x: the module's inputs, all with the same number of rows: a tensor, a tuple or list of tensors for
                 `module(*x)`, or a mapping of names to tensors for `module(**x)`. The module returns a tensor,
-                or an object whose `.logits` are taken.
-            draws: how many.
+                or an object with `.logits`.
+            draws: the number of draws.
             seed: of the draws; the same seed gives the same prediction, whatever the batch size.
-            batch_size: rows per forward pass; by default 1,000, which bounds the memory of activations (for
-                Laplace as many as 256 MB of Jacobians or covariances allow).
+            batch_size: rows per forward pass; by default 1,000, which limits the memory of activations (for
+                Laplace, as many as fit in 256 MB of Jacobians or covariances).
             recalibrate: batches (inputs, or tuples that begin with them) from which BatchNorm's statistics
-                are estimated anew for every draw.
+                are estimated again for every draw.
 
-        The memory that predictions of classes need does not grow with `draws`; those of values keep the
-        outputs of every draw, because quantiles need them.
+        The memory of class predictions does not grow with `draws`; value predictions keep the outputs of
+        every draw, because quantiles need them.
         """
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Posterior(ABC):
         """The module as one draw, for the length of the block."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the posterior to one safetensors file, complete or not at all."""
+        """Write the posterior to one safetensors file, atomically."""
         PosteriorFile(Path(path), *self.pack()).write()
 
     @staticmethod
@@ -109,8 +109,8 @@ class Posterior(ABC):
     ) -> Posterior:
         """Read a saved posterior into `model`, whose weights become the posterior's centre.
 
-        Members of an ensemble may share one module; for members of different architectures give one each.
-        `likelihood` is needed only where it was a callable, which a file cannot hold.
+        Members of an ensemble may share one module; if their architectures differ, give one module each.
+        `likelihood` is needed only if it was a callable, which a file cannot hold.
         """
         file = PosteriorFile.read(Path(path))
         with restored_on_failure(*([model] if isinstance(model, nn.Module) else model)):
@@ -136,7 +136,7 @@ def unpack_posterior(file: PosteriorFile, model: Any, likelihood: Any) -> Poster
 
 
 def check_request(x: Any, draws: int, batch_size: int | None) -> Inputs:
-    """The inputs of a prediction, after they and the counts have been checked."""
+    """The inputs of a prediction; raises unless they and the counts are valid."""
     check_count("draws", draws)
     if batch_size is not None:
         check_count("batch_size", batch_size)
@@ -147,17 +147,17 @@ class WeightPosterior(Posterior):
     """Weights of `model` as random variables.
 
     Arguments:
-        model: the module; its own tensors are left as they are.
+        model: the module; its own tensors are not changed.
         names: the parameters that are random.
         likelihood: what the outputs mean: a name, a `Likelihood`, or a callable mean negative log-likelihood.
-            What it has learned is copied.
+            Its learned parameters are copied.
     """
 
-    #: the saved tensors of a parameter, and how many dimensions each has before those of the parameter
+    #: the kinds of tensor saved per parameter, and how many dimensions each has before the parameter's own
     leading: ClassVar[dict[str, int]]
-    #: all draws are the same, so that one is enough
+    #: whether all draws are the same, so that one is enough
     deterministic: ClassVar[bool] = False
-    #: a draw consists of weights and nothing else
+    #: whether a draw consists of weights only
     weights_only: ClassVar[bool] = True
 
     def __init__(
@@ -188,19 +188,19 @@ class WeightPosterior(Posterior):
 
     @abstractmethod
     def tensors(self) -> Weights:
-        """Everything that is saved, under "<what>.<parameter>", where <what> is a key of `leading`."""
+        """Everything that is saved, by names "<kind>.<parameter>", where <kind> is a key of `leading`."""
 
     @classmethod
     @abstractmethod
     def rebuild(cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood) -> Self:
-        """The posterior from saved tensors, by what they are and by parameter."""
+        """The posterior from saved tensors, by kind (a key of `leading`) and parameter."""
 
     def config(self) -> dict[str, Any]:
         """Further arguments of `rebuild`, as JSON types."""
         return {}
 
     def centre(self) -> Weights:
-        """The weights that stand for the posterior where one set is needed."""
+        """The weights that represent the posterior when a single set is needed."""
         return self.draw(0, 0)
 
     def transform(self, outputs: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ class WeightPosterior(Posterior):
 
     @contextmanager
     def _in_eval_mode(self) -> Iterator[dict[str, Tensor]]:
-        """The module's own tensors, in eval mode and with the fixed ones set; all is put back afterwards."""
+        """The module's own tensors, in eval mode and with the fixed ones set; all is restored afterwards."""
         own = own_tensors(self.model)
         before = {name: value.detach().clone() for name, value in own.items()}
         modes = [(module, module.training) for module in self.model.modules()]
@@ -244,7 +244,7 @@ class WeightPosterior(Posterior):
             yield self.model
 
     def write_centre(self) -> None:
-        """Write the centre of the posterior and the fixed tensors into the module, for good."""
+        """Write the centre of the posterior and the fixed tensors into the module, permanently."""
         copy_into(own_tensors(self.model), {**self.fixed, **self.centre()})
 
     # -- prediction ------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class WeightPosterior(Posterior):
         batch_size: int | None = None,
         batches: list[Any] | None = None,
     ) -> Generator[Tensor, None, None]:
-        """The outputs (n, ...) of one draw after the other, in float32 or float64."""
+        """Yield the outputs (n, ...) of one draw after the other, in float32 or float64."""
         chunks = inputs.chunks(batch_size)
         only_weights_change = draws > 1 and batches is None and self.weights_only
         together = only_weights_change and can_batch(self.model, len(chunks[0]))
@@ -315,7 +315,7 @@ class WeightPosterior(Posterior):
         except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise file.unreadable(error) from error
         own = own_tensors(model)
-        here = matched(shapes, own)  # the module may be wrapped otherwise than when it was saved
+        here = matched(shapes, own)  # the saved module and this one may be wrapped differently
         shapes = {here[name]: shape for name, shape in shapes.items()}
         file.check_model(shapes, own)
         device = next(model.parameters()).device
@@ -336,7 +336,7 @@ class WeightPosterior(Posterior):
 
 
 def draw_generator(seed: int, index: int, device: torch.device) -> torch.Generator:
-    """The random stream of draw number `index`: it does not depend on how many other draws are made."""
+    """The random stream of draw number `index`, which does not depend on the number of draws."""
     return generator((seed * 1_000_003 + index) % 2**63, device)
 
 
@@ -348,7 +348,7 @@ def _join(chunks: list[Tensor], dim: int) -> Tensor:
 
 @contextmanager
 def restored_on_failure(*modules: nn.Module) -> Iterator[None]:
-    """Put the modules' tensors back to their present values if the block raises."""
+    """Restore the modules' tensors to their current values if the block raises."""
     own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     before = [tensor.detach().clone() for tensor in own]
     try:

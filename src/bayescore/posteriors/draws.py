@@ -1,4 +1,4 @@
-"""A set of weight vectors with equal weights: the states of a chain."""
+"""A set of equally probable weight vectors: the states of a chain."""
 
 from __future__ import annotations
 

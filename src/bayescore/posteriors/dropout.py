@@ -1,10 +1,11 @@
-"""Dropout as a posterior: units are left out at prediction as they were in training (Gal & Ghahramani 2016).
+"""Dropout as a posterior: units are dropped in prediction as in training (Gal & Ghahramani 2016).
 
 A draw is one mask per module whose outputs are dropped, the same for every row of the input:
     z ~ Bernoulli(1 - p) for every unit (every channel for Dropout1d, 2d and 3d),   h <- h z / (1 - p)     (1)
-so that a draw is a function of the input and does not depend on how rows are batched; the prediction of a row
-has the distribution that a mask of its own would give it. Outputs are dropped of the module's dropout layers
-and, where `p` is given, of its activation modules. Dropout inside attention and recurrent cells stays off.
+so that a draw is a function of the input and does not depend on how rows are batched. The prediction for a
+single row has the same distribution as with a separate mask per row. Dropout acts on the outputs of the
+module's dropout layers and, if `p` is given, of its activation modules; inside attention and recurrent cells
+it stays off.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 class InsertedDropout:
     """Dropout with rate `p` after every activation module of `model`, on in train mode, until `remove()`.
 
-    Only hooks are added to the module: names, weights and state dict stay as they are. A graph that was
-    compiled before does not see hooks, so compiled modules run uncompiled meanwhile.
+    Only hooks are added to the module: names, weights and state dict do not change. A graph that was compiled
+    before ignores hooks, so compiled modules run uncompiled until then.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> with InsertedDropout(model, 0.1):
@@ -53,7 +54,7 @@ class InsertedDropout:
         return F.dropout(output, self.p, module.training)
 
     def remove(self) -> None:
-        """Take the dropout out again."""
+        """Remove the dropout."""
         self._undo.close()
 
     def __enter__(self) -> Self:
@@ -66,11 +67,11 @@ class InsertedDropout:
 
 
 class DropoutPosterior(WeightPosterior):
-    """The weights that `model` has now, with dropout left on.
+    """The current weights of `model`, with dropout left on.
 
     Arguments:
-        p: rate of dropout after every activation module, for a module without dropout layers of its own (or
-            beside them); train it inside `InsertedDropout(model, p)`, or by `fit` with method="dropout", p=p.
+        p: rate of dropout after every activation module, in addition to the module's own dropout layers if it
+            has any; train it inside `InsertedDropout(model, p)`, or by `fit` with method="dropout", p=p.
     """
 
     kind = "dropout"
@@ -143,7 +144,7 @@ def dropped_modules(model: nn.Module, p: float | None, own: bool = True) -> list
 
     Arguments:
         p: the rate after every activation module, None for no dropout there.
-        own: count the module's own dropout layers too.
+        own: include the module's own dropout layers.
     """
     layers = [(m, m.p) for m in model.modules() if isinstance(m, UNITS + CHANNELS) and m.p > 0]
     found: list[tuple[nn.Module, float]] = [*layers] if own else []
@@ -167,7 +168,7 @@ def dropped_modules(model: nn.Module, p: float | None, own: bool = True) -> list
 
 
 def check_rate(p: float) -> float:
-    """The rate, after checking that it lies strictly between 0 and 1."""
+    """The rate; raises unless it lies strictly between 0 and 1."""
     if isinstance(p, bool) or not isinstance(p, int | float):
         raise TypeError(f"p must be a number between 0 and 1; got {p!r}")
     if not 0 < p < 1:

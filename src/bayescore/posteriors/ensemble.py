@@ -1,4 +1,4 @@
-"""A mixture of posteriors with equal weights: the deep ensemble (Lakshminarayanan et al. 2017), and more.
+"""A mixture of equally probable posteriors, such as a deep ensemble (Lakshminarayanan et al. 2017).
 
     p(y | x) = (1/M) sum_m p_m(y | x)                                                                      (1)
 Members may be of any kind: plain networks make the deep ensemble, Gaussians a mixture of Gaussians.
@@ -22,10 +22,10 @@ __all__ = ["Ensemble"]
 
 
 class Ensemble(Posterior):
-    """Members with equal weights; the draws of a prediction are split over them, rounded up.
+    """Equally probable members; the draws of a prediction are split over them, rounded up.
 
     Arguments:
-        members: posteriors with one kind of likelihood; they may share one module.
+        members: posteriors with the same kind of likelihood; they may share one module.
     """
 
     kind = "ensemble"
@@ -94,7 +94,7 @@ class Ensemble(Posterior):
 
 
 def _with_one_likelihood(rows: list[Any]) -> list[ClassPrediction] | list[ValuePrediction]:
-    """Make the noise levels of members, where they differ, further outputs under one likelihood."""
+    """The rows under one likelihood: noise levels that differ between members become additional outputs."""
     likelihoods = [row.likelihood for row in rows if isinstance(row, ValuePrediction)]
     if not likelihoods or not all(isinstance(like, Gaussian) for like in likelihoods):
         return rows

@@ -7,9 +7,9 @@
    feed-forward modules, whose forward methods have no side effects and do not branch on data.
 2. One draw after the other, where only the last layer is random: the rest of the network runs once
    (`CachedForward`). The last layer is a module without children that owns every random parameter, is called
-   once, and whose output is the network's. Its inputs are kept from the first draw; every other draw is then
-   exact and costs the last layer alone. A forward method may use the layer's weights elsewhere too: that
-   nothing before the layer depends on the draw is checked on one row with the second draw's weights.
+   once, and whose output is the network's. Its inputs are kept from the first draw; every other draw then
+   costs the last layer alone and is still exact. Since a forward method may use the layer's weights elsewhere
+   too, one row is run with the second draw's weights to check that nothing before the layer depends on them.
 3. One forward pass per draw (`CachedForward` without a layer).
 """
 
@@ -67,7 +67,7 @@ def copy_into(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in values.items():
             own[name].copy_(value)
-    torch.clear_autocast_cache()  # it keeps copies of weights that have just changed
+    torch.clear_autocast_cache()  # it holds copies of weights that have just changed
 
 
 def call_with(
@@ -76,10 +76,10 @@ def call_with(
     args: tuple[Any, ...],
     named: dict[str, Any] | None = None,
 ) -> Any:
-    """The outputs with `values` instead of the parameters and buffers that they name.
+    """The outputs with `values` instead of the parameters and buffers of the same names.
 
-    A tensor that several modules share is replaced in all of them, and in a module that is used twice only
-    once: torch's own tying would replace it twice and then restore the replacement.
+    A tensor that several modules share is replaced in all of them; in a module that is registered twice it is
+    replaced once, because torch's own tying would replace it twice and then restore the replacement.
     """
     own = own_tensors(model)
     new = {id(own[name]): value for name, value in values.items()}
@@ -124,7 +124,7 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[Any], device: torc
 
 
 def can_batch(model: nn.Module, rows: int) -> bool:
-    """Whether several draws of this network are to be run in one forward pass."""
+    """Whether several draws of this network should be run in one forward pass."""
     modules = list(model.modules())
     return (
         rows <= MAX_ROWS
@@ -146,7 +146,7 @@ def batched_outputs(model: nn.Module, draws: list[dict[str, Tensor]], inputs: In
 
 
 def random_layer(model: nn.Module, names: Iterable[str]) -> nn.Module | None:
-    """The module without children that owns all parameters `names` and shares none of them, or None."""
+    """The module without children that owns all parameters `names`, not shared with others, or None."""
     owners = {name.rpartition(".")[0] for name in names}
     if len(owners) != 1:
         return None
@@ -160,10 +160,10 @@ def random_layer(model: nn.Module, names: Iterable[str]) -> nn.Module | None:
 
 
 class CachedForward:
-    """The outputs of `model` for the same chunks of rows, with the weights that it has when it is called.
+    """Computes the outputs of `model` for the same chunks of rows again and again, with its current weights.
 
     Arguments:
-        layer: the only layer whose weights change between calls, or None. If it turns out not to be the last
+        layer: the only layer whose weights change between calls, or None. If it is found not to be the last
             one, every call runs the whole network.
     """
 
@@ -175,7 +175,7 @@ class CachedForward:
 
     def __call__(self) -> list[Tensor]:
         """Outputs by chunk."""
-        with eager() if self.layer is not None else nullcontext():  # its hook must be seen
+        with eager() if self.layer is not None else nullcontext():  # a compiled graph would ignore its hook
             return self._outputs()
 
     def _outputs(self) -> list[Tensor]:
@@ -213,7 +213,7 @@ class CachedForward:
         return out
 
     def _agrees(self, layer: nn.Module) -> bool:
-        """Whether the layer on its kept inputs gives what the whole network gives, on one row."""
+        """Whether the layer alone, on its kept inputs, gives the output of the whole network, for one row."""
         whole = self._run_whole(self.chunks[0][:1])
         args, named = self._layer_inputs[0]
         alone = layer(*args, **named)[:1]

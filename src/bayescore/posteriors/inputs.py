@@ -1,4 +1,4 @@
-"""What goes into a module and what comes out: tensors by position or by name, cut into chunks of rows."""
+"""The inputs and outputs of a module: tensors by position or by name, cut into chunks of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 __all__ = ["ROWS_AT_ONCE", "Inputs", "describe", "inputs_and_targets", "require_tensor"]
 
-ROWS_AT_ONCE = 1_000  # per forward pass, if no batch size is given: it bounds the memory of activations
+ROWS_AT_ONCE = 1_000  # per forward pass, if no batch size is given: it limits the memory of activations
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Inputs:
         return [self[i : i + size] for i in range(0, max(len(self), 1), size)]
 
     def run(self, model: nn.Module) -> Any:
-        """What the module returns; if that is an object of Hugging Face's kind, its `.logits`."""
+        """What the module returns, or its `.logits` if that is an object as in Hugging Face's libraries."""
         out = model(*self.args, **self.named)
         return out if isinstance(out, Tensor | tuple) else getattr(out, "logits", out)
 
@@ -93,7 +93,7 @@ def describe(x: Any) -> str:
 
 
 def require_tensor(outputs: Any) -> Tensor:
-    """The outputs of a module, after checking that they are one tensor."""
+    """The outputs of a module; raises unless they are one tensor."""
     if isinstance(outputs, Tensor):
         return outputs
     raise TypeError(

@@ -5,15 +5,15 @@ At the weights m of the trained network, with the Gauss-Newton matrix G summed o
 Predictions are those of the linearised network, whose logits at x are Gaussian (J the Jacobian there):
     f ~ N(f_m(x), V),   V = J (G + I / s0^2)^-1 J'                                                         (2)
     probs = softmax(f_m / sqrt(1 + (pi/8) diag V))   the probit approximation                              (3)
-The mutual information takes the mean entropy over draws of (2); values are draws of (2). All rows share the
-noise of a draw, so that predictions do not depend on the batch size.
+The mutual information uses the mean entropy over draws of (2); values are predicted by draws of (2). All rows
+share the noise of a draw, so that predictions do not depend on the batch size.
 
-With a random last layer, V needs no Jacobian. The logits are W phi + b with features phi of a row; from the
-covariance of W and b follows, with the Kronecker precision (U L U') x (Q M Q') + I/s0^2 of W,
+With a random last layer, V needs no Jacobian. The logits are W phi + b, where phi are the features of a row.
+With the Kronecker precision (U L U') x (Q M Q') + I/s0^2 of W, the covariance of W and b gives
     V = U diag_i(sum_j (Q' phi)_j^2 / (L_i M_j + 1/s0^2)) U' + Cov b                                       (4)
-and with a diagonal one
+and with a diagonal precision
     V = diag_i(sum_j phi_j^2 Var W_ij + Var b_i)                                                           (5)
-laplace-torch builds J = I x phi' for every row, which takes K times the memory and time, K the outputs.
+laplace-torch builds J = I x phi' for every row, which takes K times the memory and time for K outputs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STRUCTURES = ("diag", "full", "kron")
 SUBSETS = {"all": "all", "last": "last_layer"}
 BYTES_AT_ONCE = 2**28  # of Jacobians or covariances in one forward pass, if no batch size is given
 GRID_DRAWS = 10
-GRID = (-4.0, 4.0, 21)  # prior precisions tried on validation data: log10 of the ends, how many
+GRID = (-4.0, 4.0, 21)  # prior precisions tried on validation data: log10 of first and last, and their number
 ALTERNATIVE = "use weights='all', structure='diag'"
 
 
@@ -85,7 +85,7 @@ def fit_laplace(
     found = _approximation(model, like, weights, structure)
     if not isinstance(prior_sd, str):
         found.prior_precision = float(prior_sd) ** -2
-    with warnings.catch_warnings(), eager(), _unsupported_in_words(weights, structure):
+    with warnings.catch_warnings(), eager(), _explaining_unsupported_layers(weights, structure):
         warnings.simplefilter("ignore")  # laplace-torch advises defaults that are set here
         x, _ = inputs_and_targets(next(iter(train_loader)))
         _check_network(found, _single_input(x)[:2].to(next(model.parameters()).device), weights, structure)
@@ -276,7 +276,7 @@ def _trainable(model: nn.Module) -> list[str]:
 
 
 def _root(V: Tensor) -> Tensor:
-    """The symmetric R with R R = V, also where V is singular up to rounding."""
+    """The symmetric R with R R = V, also if V is singular up to rounding."""
     values, vectors = torch.linalg.eigh(V)
     return (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
 
@@ -302,10 +302,11 @@ def last_layer_logits(approximation: Any, x: Tensor, structure: str) -> tuple[Te
 
 
 def _check_network(approximation: Any, x: Tensor, weights: str, structure: str) -> None:
-    """Refuse what laplace-torch cannot do with a network, after running it on the rows `x`.
+    """Refuse a network that laplace-torch cannot handle, after running it on the rows `x`.
 
-    Its last layer is the end of the network, and its Kronecker factors assume that every weight is used once:
-    for other networks it fails with a message of its own, or returns a curvature that is several times off.
+    laplace-torch assumes that the last layer's output is the network's, and its Kronecker factors assume that
+    every weight is used once. For other networks it fails with an obscure message, or returns a curvature
+    that is several times off.
     """
     last = weights == "last"
     whole = approximation.model.eval()  # for "last", a wrapper that also gives the last layer's inputs
@@ -347,7 +348,7 @@ def _check_network(approximation: Any, x: Tensor, weights: str, structure: str) 
 
 
 @contextmanager
-def _unsupported_in_words(weights: str, structure: str) -> Iterator[None]:
+def _explaining_unsupported_layers(weights: str, structure: str) -> Iterator[None]:
     """Turn the error for a layer that laplace-torch or its backends do not support into a sentence."""
     try:
         yield

@@ -1,9 +1,9 @@
 """Likelihoods of networks: a loss that is the mean over data of the negative log-likelihood.
 
     loss(outputs, y) = -(1/n) sum_i log p(y_i | outputs_i)                                             (1)
-with log p summed over the outputs of a datum, the event: `mse_loss` averages over them, so that for ten
-outputs it is off by a factor of ten. Each likelihood also gives what follows from the outputs: mean, variance
-and distribution function, or probabilities.
+with log p summed over the outputs of a datum, the event. (`mse_loss` averages over them, so that for ten
+outputs it is too small by a factor of ten.) Each likelihood also computes from the outputs the mean, variance
+and distribution function, or the probabilities.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Likelihood(nn.Module):
         raise TypeError(f"{type(self).__name__} has no distribution function")
 
     def config(self) -> dict[str, Any]:
-        """The arguments that make it again, by name."""
+        """The arguments of its constructor, by name."""
         return {}
 
     @property
@@ -120,7 +120,7 @@ class Gaussian(Likelihood):
     """y = outputs + noise.
 
     Arguments:
-        noise: its standard deviation; "learned" makes it a parameter that starts at 1.
+        noise: its standard deviation; "learned" makes it a parameter with initial value 1.
     """
 
     name = "gaussian"
@@ -230,7 +230,7 @@ class Function(Likelihood):
 
 
 def check_logits(outputs: Tensor) -> None:
-    """Raise unless there are two classes or more: the softmax of one logit is 1, whatever was learned."""
+    """Raise unless there are two classes or more: the softmax of a single logit is always 1."""
     if outputs.dim() < 2 or outputs.shape[1] < 2:
         raise ValueError(
             f"outputs {tuple(outputs.shape)} are not logits of two classes or more, (n, K); "
@@ -239,7 +239,7 @@ def check_logits(outputs: Tensor) -> None:
 
 
 def check_event(outputs: Tensor, y: Tensor) -> None:
-    """Raise unless both have one shape: broadcasting (n,) against (n, 1) would compare every pair."""
+    """Raise unless both have the same shape: broadcasting (n,) against (n, 1) would compare every pair."""
     if outputs.shape != y.shape:
         raise ValueError(
             f"outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} must have one shape; "
@@ -257,7 +257,7 @@ KINDS: dict[str, type[Likelihood]] = {
 
 
 def as_likelihood(what: str | Likelihood | Callable[[Any, Any], Tensor], **config: Any) -> Likelihood:
-    """A likelihood from its name, from itself, or from a callable mean negative log-likelihood."""
+    """A likelihood from its name, a Likelihood, or a callable mean negative log-likelihood."""
     if isinstance(what, Likelihood):
         return what
     if isinstance(what, str):

@@ -1,4 +1,4 @@
-"""The plain network: one set of weights, with a temperature of its logits fitted on validation data if asked.
+"""The plain network: one set of weights, optionally with a temperature fitted on validation data.
 
 Temperature scaling (Guo et al. 2017) divides the logits z by T; with b = 1/T the validation loss
     l(b) = -(1/n) sum_i log p(y_i | b z_i)   is convex in b, and b solves  l'(b) = 0                       (1)
@@ -24,7 +24,7 @@ MAX_TEMPERATURE = 1e4  # T lies between 1/MAX_TEMPERATURE and MAX_TEMPERATURE
 
 
 class PointPosterior(WeightPosterior):
-    """The weights that `model` has now, taken as certain.
+    """The current weights of `model`, as certain.
 
     Arguments:
         temperature: divides the logits; see `scaled`.

@@ -128,7 +128,7 @@ class ValuePrediction(Prediction):
         if not 0 < q < 1:
             raise ValueError(f"q must lie in (0, 1); got {q}")
         centre, spread = self.mean, self.std
-        reach = spread * (2 / math.sqrt(q * (1 - q))) + 1e-6  # Cantelli's bound, and some room
+        reach = spread * (2 / math.sqrt(q * (1 - q))) + 1e-6  # Cantelli's bound with a margin
         low, high = centre - reach, centre + reach
         if self.likelihood.discrete:
             low, high = low.floor().clamp_min(0) - 1, high.ceil()
@@ -141,7 +141,7 @@ class ValuePrediction(Prediction):
         return high
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The central interval that holds a share `level`."""
+        """The central interval with probability `level`."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie in (0, 1); got {level}")
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
@@ -157,7 +157,7 @@ def prediction_from_outputs(
 ) -> ClassPrediction | ValuePrediction:
     """The prediction from the outputs (n, ...) of one draw after the other.
 
-    Of classes only the sums over draws are kept, of values all outputs.
+    For classes only sums over draws are kept; for values, all outputs.
     """
     if likelihood.kind == "values":
         stacked = torch.stack(list(outputs))  # (S, n, ...)
@@ -175,7 +175,7 @@ def prediction_from_outputs(
 def mixture(
     predictions: list[ClassPrediction] | list[ValuePrediction],
 ) -> ClassPrediction | ValuePrediction:
-    """The mixture of predictions with equal weights.
+    """The mixture of equally probable predictions.
 
     For values, a prediction with fewer draws than the others repeats its draws, as evenly as possible.
     """

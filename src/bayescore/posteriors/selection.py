@@ -21,9 +21,9 @@ def select(
 ) -> list[tuple[str, nn.Parameter]]:
     """Named parameters that match a pattern of `include` and none of `exclude`, without frozen ones.
 
-    Patterns are those of file names ("head.*", "*.bias"). Two words have a meaning of their own: "last" is
-    the last module that has parameters, "norms" are the parameters of normalisation layers. Patterns may
-    leave out the prefixes of torch.compile and DistributedDataParallel.
+    Patterns work as for file names ("head.*", "*.bias"). Two words are special: "last" means the last module
+    that has parameters, "norms" the parameters of normalisation layers. Patterns may leave out the prefixes
+    of torch.compile and DistributedDataParallel.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))
     >>> [name for name, _ in select(model, "last")]

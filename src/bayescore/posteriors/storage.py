@@ -1,9 +1,9 @@
 """The file of a posterior: safetensors with a JSON header that says what the tensors are; nothing is pickled.
 
     header   format, kind, config of the kind, likelihood, shapes of the module's tensors
-    tensors  random.<what>.<parameter>   what the distribution consists of, such as mean and sd
+    tensors  random.<kind>.<parameter>   the parameters of the distribution, such as mean and sd
              fixed.<tensor>              the module's tensors that are not random
-             likelihood.<tensor>         what the likelihood has learned
+             likelihood.<tensor>         the learned parameters of the likelihood
 An ensemble's header lists those of its members; the names of member i's tensors begin with "<i>.".
 """
 
@@ -46,11 +46,11 @@ class PosteriorFile:
             raise cls(path, {}, {}).unreadable(error) from error
 
     def write(self) -> None:
-        """Write the file, complete or not at all."""
+        """Write the file atomically."""
         write_tensors(self.path, {"format": FORMAT, **self.header}, self.tensors)
 
     def unreadable(self, error: Exception) -> ValueError:
-        """The error for a file that is not what it should be."""
+        """The error for a file that cannot be read as a posterior."""
         return ValueError(
             f"{self.path} is not a readable bayescore posterior (truncated, or written by something else): "
             f"{error}"
@@ -62,7 +62,7 @@ class PosteriorFile:
         return {name.removeprefix(dotted): t for name, t in self.tensors.items() if name.startswith(dotted)}
 
     def likelihood(self, given: Any) -> Likelihood:
-        """The likelihood; `given` is the user's own, which a file cannot hold."""
+        """The likelihood; `given` is the user's callable, which a file cannot hold."""
         config = dict(self.header["likelihood"])
         name = config.pop("name")
         if name == Function.name:
@@ -91,11 +91,11 @@ class PosteriorFile:
         fixed: dict[str, Tensor],
         leading: dict[str, int],
     ) -> None:
-        """Raise unless the tensors are those that the header promises, with possible values.
+        """Raise unless the tensors have the names and shapes of the header, and possible values.
 
         Arguments:
-            random: the random tensors, by what they are and by parameter.
-            leading: for each of `random`, how many dimensions come before those of the parameter.
+            random: the tensors of random parameters, by kind and parameter.
+            leading: for each kind, how many dimensions come before those of the parameter.
         """
         for what, lead in leading.items():
             rows = random.get(what, {})
@@ -110,7 +110,7 @@ class PosteriorFile:
 
 
 def likelihood_header(like: Likelihood) -> dict[str, Any]:
-    """Name and options of a likelihood; of a callable, or a class of the user's own, only that it was one."""
+    """Name and options of a likelihood; for a callable or a user's class, only the name "function"."""
     known = KINDS.get(like.name) is type(like)
     return {"name": like.name, **like.config()} if known else {"name": Function.name}
 

@@ -39,9 +39,10 @@ def nll(
 
 
 def check_mean_loss(model: nn.Module, like: Likelihood, loader: Iterable[Any]) -> None:
-    """Refuse a loss that sums over the batch, and warn of one that averages over the outputs of a datum.
+    """Refuse a loss that sums over the batch, and warn about one that averages over the outputs of a datum.
 
-    The loss of a batch is compared with those of its two halves: a sum is their sum, a mean their mean.
+    The loss of a batch is compared with those of its two halves: it is their sum if the loss is a sum, and
+    their mean if it is a mean.
     """
     x, y = inputs_and_targets(next(iter(loader)))
     device = next(model.parameters()).device

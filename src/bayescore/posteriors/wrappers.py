@@ -1,8 +1,8 @@
 """Modules inside wrappers: torch.compile's, and those of data-parallel training.
 
-Wrappers put "_orig_mod." and "module." into the names of parameters, so names of one network are compared
-without these prefixes. A compiled graph does not see hooks that were added after it was compiled: where hooks
-are used, compiled modules run uncompiled.
+Wrappers put "_orig_mod." and "module." into the names of parameters, so names of a network are compared
+without these prefixes. A compiled graph ignores hooks that were added after it was compiled: where hooks are
+used, compiled modules run uncompiled.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def without_parallel(model: nn.Module) -> nn.Module:
-    """The module as a single process runs it, without waiting for others, and compiled if it was."""
+    """The module without data-parallel wrappers, still compiled if it was."""
     inner = bare(model)
     return model if getattr(model, "_orig_mod", None) is inner else inner
 
 
 def bare_names(names: Iterable[str]) -> list[str]:
-    """Names of a network's tensors without what wrappers put into them.
+    """Names of a network's tensors without the parts that wrappers add.
 
     "module." counts as a wrapper's prefix if all names begin with it.
 
@@ -47,7 +47,7 @@ def bare_names(names: Iterable[str]) -> list[str]:
 
 
 def matched(there: Iterable[str], here: Iterable[str]) -> dict[str, str]:
-    """For each name in a file its name in this module, whichever of the two was wrapped."""
+    """For each name in a file the name in this module, whichever of the two is wrapped."""
     there, here = list(there), list(here)
     own = dict(zip(bare_names(here), here, strict=True)) | {name: name for name in here}
     other = zip(there, bare_names(there), strict=True)

@@ -1,8 +1,8 @@
 """Update rules: pure elementwise functions under numbered equations, called by `methods` and by `optim`.
 
-A rule takes tensors of any one shape and returns new ones; it changes nothing, draws nothing and knows
-neither families nor networks. Only the slope statistics, a few numbers per tensor (rules/curvature.py), are
-updated in place. What the draws of a step have to say reaches it as `Draws` (rules/draws.py).
+A rule takes tensors that all have the same shape and returns new ones. It modifies nothing, draws nothing and
+knows neither families nor networks. The draws of a step reach it as averages, `Draws` (rules/draws.py). Only
+the slope statistics, four numbers per tensor (rules/curvature.py), are updated in place.
 """
 
 from __future__ import annotations

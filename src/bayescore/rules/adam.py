@@ -4,8 +4,8 @@
            x <- x - eta/(1 - b1^k) a / d,   d = sqrt(b/(1 - b2^k)) + f                                 (2)
     SGD:   a <- mu a + g,   x <- x - eta a                                                             (3)
 
-b1 = 0.9, b2 = 0.999, and k counts the steps from 1. f > 0 is a floor with the units of g: where the gradient
-has died away, Adam alone would still take steps of size eta. Plain Adam has f = 1e-8.
+b1 = 0.9, b2 = 0.999, and k counts the steps from 1. f > 0 is a floor with the units of g: without it Adam
+would still take steps of size eta where the gradient has become negligible. Plain Adam has f = 1e-8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ B1, B2, EPSILON = 0.9, 0.999, 1e-8
 
 
 def corrections(k: int) -> tuple[float, float]:
-    """1/(1 - b1^k) and 1/sqrt(1 - b2^k)."""
+    """Adam's bias corrections: 1/(1 - b1^k) of the first and 1/sqrt(1 - b2^k) of the second moment."""
     return 1 / (1 - B1**k), (1 - B2**k) ** -0.5
 
 
@@ -30,7 +30,7 @@ def adam_moments(
     correction: float | Tensor,
     floor: float | Tensor = EPSILON,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(1), and the divisor d of (2), given the second of the `corrections`."""
+    """The moments (1), and the divisor d of (2), given the second of the two `corrections`."""
     first = torch.lerp(first, g, 1 - B1)
     second = torch.mul(second, B2).addcmul_(g, g, value=1 - B2)
     return first, second, second.sqrt().mul_(correction).add_(floor)

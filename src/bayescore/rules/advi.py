@@ -3,7 +3,7 @@
 In per-datum units (optim/base.py), c = tau/N, delta = c/s0^2, with the KL to the prior in closed form:
     -c d ELBO/d m   = G + delta (m - m0)                                                               (1)
     -  d ELBO/d rho = (sigma/c) X + sigma^2/s0^2 - 1,      rho = log sigma                             (2)
-(1) is a gradient as an engineer knows it; (2) has no units. Each has Adam's moments of its own.
+(1) has the units of the loss gradient; (2) has no units. Each has its own pair of Adam moments.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ADVIOptions(NamedTuple):
     prior_precision: Any  # 1/s0^2
     lr: Any
     sd_lr: Any
-    fade: Any  # the first of Adam's corrections
-    correction: Any  # the second
+    first_correction: Any  # Adam's bias correction of the first moment
+    second_correction: Any  # and of the second
 
 
 def advi_step(
@@ -42,12 +42,12 @@ def advi_step(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor, Tensor]]:
     """One step: the new mean, sd and moments.
 
-    And the slope (2), its square, and one over the rate at which log sd answers to it.
+    Also returns the slope (2), its square, and how many steps log sd takes to move by the slope.
     """
     slope = sd / o.c * draws.X + sd * sd * o.prior_precision - 1  # (2)
-    pull = draws.G + o.c * o.prior_precision * (mean - prior_mean)  # (1)
-    first_m, second_m, size_m = adam_moments(first_m, second_m, pull, o.correction)
-    first_r, second_r, size_r = adam_moments(first_r, second_r, slope, o.correction)
-    mean = mean - o.lr * o.fade * first_m / size_m
-    sd = sd * (-o.sd_lr * o.fade * first_r / size_r).exp()
-    return (mean, sd, first_m, first_r, second_m, second_r), (slope, slope * slope, size_r / o.sd_lr)
+    gradient = draws.G + o.c * o.prior_precision * (mean - prior_mean)  # (1)
+    first_m, second_m, divisor_m = adam_moments(first_m, second_m, gradient, o.second_correction)
+    first_r, second_r, divisor_r = adam_moments(first_r, second_r, slope, o.second_correction)
+    mean = mean - o.lr * o.first_correction * first_m / divisor_m
+    sd = sd * (-o.sd_lr * o.first_correction * first_r / divisor_r).exp()
+    return (mean, sd, first_m, first_r, second_m, second_r), (slope, slope * slope, divisor_r / o.sd_lr)

@@ -45,7 +45,7 @@ __all__ = [
     "posteriordb",
 ]
 
-#: ready-made targets by name: (one line for people, a maker taking dim and seed)
+#: ready-made targets by name: (a description of one line, a function that makes it from dim and seed)
 NAMED: dict[str, tuple[str, Callable[[int | None, int], Target]]] = {
     "gaussian": (
         "Gaussian from the paper's random generator (3 dimensions unless --dim says)",
@@ -70,7 +70,7 @@ NAMED: dict[str, tuple[str, Callable[[int | None, int], Target]]] = {
 
 
 def by_name(name: str, dim: int | None = None, seed: int = 0) -> Target:
-    """The ready-made target of that name; the error suggests the nearest."""
+    """The ready-made target of that name; the error for an unknown name suggests the nearest."""
     if name not in NAMED:
         raise unknown_name("target", name, NAMED)
     if dim is not None:

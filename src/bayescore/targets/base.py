@@ -1,9 +1,9 @@
-"""What every target offers: the density pi(x) = Phi(x)/Z that a fit approximates.
+"""What every target is: the density pi(x) = Phi(x)/Z that a fit approximates.
 
     log_prob(x)          log Phi(x), the log density up to a constant (absent if `has_density` is False)
     score(x, streams)    s(x) = grad log Phi(x), or an unbiased estimate of it if `stochastic`
     hessian_product      grad^2 log Phi(x) v
-    sample(n, seed)      exact draws where there are any
+    sample(n, seed)      exact draws, if it can make them
 
 Points are (..., D). A target may be a batch of F targets of one shape (`Target.stack`); points are then
 (F, S, D). A single target serves any number of fits.
@@ -26,7 +26,7 @@ __all__ = ["Target", "as_batch"]
 class Target(ABC):
     """A density known up to a constant, or only by its score."""
 
-    #: name in the registry
+    #: a short name of the kind of target
     name: ClassVar[str]
     #: whether `log_prob` can be called
     has_density: bool = True
@@ -86,7 +86,7 @@ class Target(ABC):
 
     @classmethod
     def stack(cls, members: Sequence[Self]) -> Self:
-        """A batch made of single targets of one shape."""
+        """A batch of single targets of the same shape."""
         raise TypeError(
             f"{cls.__name__} cannot be batched (asked for {len(members)}); fit the targets one by one"
         )
@@ -102,7 +102,7 @@ class Target(ABC):
 
 
 def as_batch(targets: Sequence[Target]) -> Target:
-    """One target for a batch of fits: stacked where it can be, else the one that all of them share."""
+    """One target for a batch of fits: the targets stacked if possible, else the one that all fits share."""
     first = targets[0]
     if any(type(target) is not type(first) for target in targets):
         raise TypeError("targets of different kinds cannot be batched; fit them one by one")

@@ -201,7 +201,7 @@ class Interval(Constraint):
 
 @dataclass(frozen=True)
 class Ordered(Constraint):
-    """Vectors whose entries increase (6); of a larger shape the last dimension does."""
+    """Vectors whose entries increase (6); in a larger shape, along the last dimension."""
 
     shape: Shape
 
@@ -224,7 +224,7 @@ class Ordered(Constraint):
 
 @dataclass(frozen=True)
 class Simplex(Constraint):
-    """Positive vectors that add up to 1 (7); of a larger shape the last dimension does."""
+    """Positive vectors that add up to 1 (7); in a larger shape, along the last dimension."""
 
     shape: Shape
 

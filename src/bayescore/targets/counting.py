@@ -1,4 +1,4 @@
-"""Log densities and scores of a target, counted: what a search and a method asked of it."""
+"""Counted evaluations of a target: its log densities and scores, for searches and methods."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["CountedDensity", "CountingOracle", "Counts"]
 
 @dataclass(frozen=True)
 class Counts:
-    """What a run asked of its target."""
+    """How often a run evaluated its target."""
 
-    score_calls: int = 0  # of the search and of the method; those of the check are apart
+    score_calls: int = 0  # of the search and of the method, without those of the check
     hessian_products: int = 0
     density_evaluations: int = 0  # log densities without a score: for metrics and for comparing candidates
-    check_calls: int = 0  # scores taken by the check of the target before the run
+    check_calls: int = 0  # score calls of the check of the target before the run
     skipped_steps: int = 0  # steps left out because a score was not finite
-    search_calls: int = 0  # how many of the score calls went into the search for a start
+    search_calls: int = 0  # those of the score calls that the search for a start made
 
     def __add__(self, other: Counts) -> Counts:
         names = [field.name for field in dataclasses.fields(Counts)]
@@ -32,7 +32,7 @@ class Counts:
 
 
 class CountedDensity:
-    """The exact log density of one target, counted for a search; where it is not finite it is -inf."""
+    """The exact log density of one target, counted for a search; -inf where it is not finite."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.score_calls, self.density_evaluations = target, 0, 0
@@ -53,14 +53,14 @@ class CountedDensity:
 
 
 class CountingOracle:
-    """Gives scores to a method, counts them, and remembers which fits got one that is not finite.
+    """Gives scores to a method, counts them, and records which fits got one that is not finite.
 
     Arguments:
         target: the target, single or a batch of F.
         streams: the random numbers of the fits, for noisy scores.
 
-    `score_calls` counts one per point and evaluation, the same for each fit. An answer that is not finite is
-    replaced by zeros, so that the step can be computed; `failed` (F,) then says which fits must not take it.
+    `score_calls` counts one per point and evaluation, the same for each fit. Scores of a fit that are not all
+    finite are replaced by zeros, so that the step can be computed; `failed` (F,) are the fits that skip it.
     """
 
     def __init__(self, target: Target, streams: Streams) -> None:

@@ -17,7 +17,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def call(fn: Function, x: Tensor, what: str, tail: tuple[int, ...]) -> Tensor:
-    """fn on points flattened to (n, D), its answer checked and given the points' leading shape."""
+    """fn at the points flattened to (n, D); its result is checked and gets the points' leading shape."""
     points = x.reshape(-1, x.shape[-1])  # (n, D)
     value = fn(points)
     if not isinstance(value, Tensor):
@@ -36,7 +36,7 @@ def call(fn: Function, x: Tensor, what: str, tail: tuple[int, ...]) -> Tensor:
 
 
 class LogDensity(Target):
-    """A batched torch log density, up to a constant; scores come by automatic differentiation.
+    """A batched torch log density, up to a constant, with scores by automatic differentiation.
 
     Arguments:
         fn: maps points (n, D) to log densities (n,), row by row.
@@ -74,7 +74,7 @@ class ScoreFunction(Target):
         dim: D.
         log_density: optional, points (n, D) to (n,); `bs.fit` then checks the score against it.
 
-    Without a log density ADVI runs from the scores, Fisher and Score refuse, and there is no ELBO or k-hat.
+    Without a log density ADVI uses scores only, Fisher and Score cannot run, and there is no ELBO or k-hat.
     """
 
     name = "score"

@@ -24,7 +24,7 @@ __all__ = ["Gaussian", "GaussianMixture", "Known", "random_covariance"]
 
 
 def _check_size(dim: int, least: int = 1, matrices: int = 1) -> None:
-    """Refuse a covariance that cannot be held; making it takes about six of its size."""
+    """Refuse a covariance that does not fit in memory; constructing it takes about six times its size."""
     check_count("dim", dim, least)
     what = f"{matrices} covariance matrices" if matrices > 1 else "a covariance matrix"
     need = (5 + matrices) * 8 * dim * dim
@@ -42,7 +42,7 @@ def random_covariance(dim: int, rng: torch.Generator, spread: float = 0.3) -> Te
 
 
 class Known(Target):
-    """A target whose density is one of our families: everything is exact."""
+    """A target whose density is a family of this library, with exact draws and moments."""
 
     normalised = True
 
@@ -75,10 +75,10 @@ class Known(Target):
         return density.log_prob(x), density.score(x)
 
     def _density_at(self, x: Tensor) -> FullGaussian | MixtureFamily:
-        """The density, repeated along F where one target is evaluated at points (F, S, D) of F fits.
+        """The density, repeated along F if a single target is evaluated at points (F, S, D) of F fits.
 
         Otherwise torch would fold F and S into the rows of one matrix product, which some processors round
-        differently from the product of a batch of matrices that the same target gives in a stack.
+        differently from the batched product that a stack of the same targets computes.
         """
         if x.dim() != 3 or self.batch_shape:
             return self.density
@@ -116,7 +116,7 @@ class Gaussian(Known):
     name = "gaussian"
 
     def __init__(self, mean: Tensor, covariance: Tensor) -> None:
-        # Kept by its precision factor: the score then is two products, and costs no solve.
+        # Stored as its precision factor: the score is then two products, without a triangular solve.
         super().__init__(FullGaussian.from_moments(mean, covariance).in_form("precision"))
 
     @classmethod
@@ -164,7 +164,7 @@ class GaussianMixture(Known):
 
     @classmethod
     def random(cls, dim: int = 3, components: int = 5, *, spread: float = 1.0, seed: int = 0) -> Self:
-        """One draw from the paper's generator; `spread` > 1 (say 3) separates the modes."""
+        """One draw from the paper's generator; `spread` > 1 (such as 3) separates the modes."""
         check_count("components", components)
         _check_size(dim, matrices=components)
         rng = generator(seed, purpose="target")

@@ -3,8 +3,8 @@
     log Phi(theta) = log p(theta) + sum_{i=1..N} log p(y_i | theta)                                 (1)
     s_hat(theta) = grad [ log p(theta) + (N / |B|) sum_{i in B} log p(y_i | theta) ]                (2)
 
-B is drawn without replacement, so that E s_hat = grad log Phi. All S points of one step share the
-mini-batch, as in network training; every fit of a batch draws its own.
+B is drawn without replacement, and E s_hat = grad log Phi. All S points of one step share the mini-batch, as
+in network training; of fits that run together, each draws its own.
 """
 
 from __future__ import annotations

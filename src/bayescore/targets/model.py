@@ -1,8 +1,8 @@
 """Models written in torch with constrained parameters, as targets on an unconstrained space.
 
     log Phi(u) = log p(data, x(u)) + log |det dx/du|                                           (1)
-where x(u) are the parameters, each made from its own coordinates by its constraint. Coordinates follow the
-order in which the parameters are declared, those of a container with the last index running fastest.
+where x(u) are the parameters, each computed from its own coordinates by its constraint. Coordinates are in
+the order in which the parameters are declared; in a container the last index runs fastest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Values = dict[str, Tensor]
 
 
 class ConstrainedModel(Target):
-    """What models with constrained parameters share: names, and the way between u and x.
+    """What models with constrained parameters share: names, and the maps between u and x.
 
     Arguments:
         parameters: the constraint of every parameter by name.
@@ -63,7 +63,7 @@ class ConstrainedModel(Target):
 
     @property
     def constrained_names(self) -> list[str]:
-        """Every number of every parameter."""
+        """The names of all entries of all parameters."""
         return [n for name, c in self.parameters.items() for n in _indexed(name, c.dims)]
 
     def constrain(self, x: Tensor, *, everything: bool = False, seed: int = 0) -> Values:
@@ -71,7 +71,7 @@ class ConstrainedModel(Target):
 
         Arguments:
             x: the points.
-            everything: generated quantities too.
+            everything: also generated quantities.
             seed: of the random numbers that generated quantities draw.
         """
         check_shape("points", x, (self.dim,))
@@ -199,7 +199,7 @@ class TorchModel(ConstrainedModel):
         return {name: value.reshape((*lead, *value.shape[1:])) for name, value in stacked.items()}
 
     def _check(self) -> None:
-        """Try the density at u = 0, twice over, so that mistakes show where the model is written."""
+        """Evaluate the density at u = 0, for two draws, so that mistakes show when the model is made."""
         values = self._constrain(torch.zeros(2, self.dim, dtype=self.dtype, device=self.device))
         try:
             with torch.no_grad():
@@ -230,7 +230,7 @@ def _indexed(name: str, dims: tuple[int, ...]) -> Iterator[str]:
 
 
 def _check_names(what: str, fn: object, names: list[str]) -> None:
-    """The function must take exactly the given names."""
+    """Raise unless the function takes exactly the given names."""
     if not callable(fn):
         raise TypeError(f"{what} must be a function of the parameters; got {type(fn).__name__}")
     signature = inspect.signature(fn)
@@ -244,9 +244,9 @@ def _check_names(what: str, fn: object, names: list[str]) -> None:
 
 @contextmanager
 def _distributions(dtype: torch.dtype) -> Iterator[None]:
-    """torch.distributions as a density needs them, and as they were on the way out.
+    """Turn off the argument checks of torch.distributions and set torch's default dtype, for the block.
 
-    Their argument checks cannot run under vmap, and Normal(0, 0.1) would be a float32 distribution.
+    The checks cannot run under vmap, and Normal(0, 0.1) would be a float32 distribution.
     """
     checks, before = Distribution._validate_args, torch.get_default_dtype()
     Distribution.set_default_validate_args(False)

@@ -2,7 +2,7 @@
 
     s_hat(x) = s(x) + beta |s(x)|_inf e,   e ~ N(0, I)                  (1)
 
-The noise shares one scale over the coordinates, vanishes at the mode and is huge far from it.
+The noise has the same scale in all coordinates, vanishes at the mode and is very large far from it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A sign that a density cannot be normalised: its logarithm is linear in a coordinate.
 
     d log Phi / d x_i = c for all x   =>   Phi(x) = exp(c x_i) h(the others), whose integral diverges     (1)
-c = 0 is a parameter that no prior and no datum touches; c = 1 a positive one, of which only the log-Jacobian
-is left.
+c = 0: a parameter that enters neither prior nor likelihood; c = 1: such a parameter that is positive, of
+which only the log-Jacobian is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REMEDY = "give every parameter a prior"
 
 
 def coordinate_names(target: Target) -> list[str]:
-    """The names of the coordinates, x[1] and so on where the target has none."""
+    """The names of the coordinates; x[1] and so on if the target has none."""
     return getattr(target, "names", None) or [f"x[{i + 1}]" for i in range(target.dim)]
 
 

@@ -1,8 +1,9 @@
 """Which settings the MNIST experiment uses: as many trials for every method, judged on validation at 1 %.
 
-How the weight decay goes with the number of images is one rule for all methods, chosen at ten times as many.
-The images are those of other seeds than the experiment's. What wins stands in `mnist_arms.TUNED` and
-`DECAY_POWER`; the tables say so, and a test compares them with the committed records.
+How the weight decay depends on the number of images is one formula for all methods, chosen with ten times as
+many images. The seeds, and so the images, are not those of the experiment. The best settings are in
+`mnist_arms.TUNED` and `DECAY_POWER`; the tables show them, and a test compares them with the committed
+records.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 All arms must see the same batches in the same order, start from the same weights, have their learning rate
 lowered along the same cosine, and have the epoch chosen on validation by one rule; and the recorded numbers
 depend on the random streams used here. The two arms "as printed" do what the paper's appendix C says and
-nothing else (printed.py): no cosine, and no averaging of the weights (`average`), which all others may use.
+nothing else (reference/networks.py): no cosine, and no averaging of the weights (`average`), which all others
+may use.
 
 A learner wraps an optimizer: a step on a mini-batch, and the posterior so far.
 """

@@ -1,7 +1,7 @@
 """Twelve PosteriorDB posteriors: the default fit beside other libraries' VI, at equal wall-clock.
 
-Who is closer to the reference draws is judged posterior by posterior; how a run is executed and what its
-errors are stands in more_fits.py.
+Which fit is closer to the reference draws is judged posterior by posterior; more_fits.py executes the runs
+and defines their errors.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
         for name in settings.get("posteriors", BEST)
         for beta in settings.get("betas", BETAS)
     ]
-    return grid(NOISY, cases, seeds, methods)  # equal iterations: a batch of 16 spends 16 times the calls
+    return grid(NOISY, cases, seeds, methods)  # equal iterations: 16 draws take 16 times the score calls
 
 
 def tables(records: Records) -> list[Table]:

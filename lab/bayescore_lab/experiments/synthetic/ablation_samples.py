@@ -1,4 +1,4 @@
-"""Sec. 5.6: the number of Monte Carlo samples S, order-5 mixtures."""
+"""Sec. 5.6: the number of draws S (the paper: Monte Carlo samples), order-5 mixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PosteriorDB: posteriors with data and reference draws; the densities of four are written here in torch."""
+"""PosteriorDB: posteriors with data and reference draws; some of the densities are written in torch."""
 
 from __future__ import annotations
 

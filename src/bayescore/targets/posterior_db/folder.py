@@ -1,6 +1,7 @@
 """A PosteriorDB folder: posteriors, their data, programs and reference draws.
 
-Both the layout of the database itself and a flat one are read; <x> is what the posterior's description names:
+Both the layout of the database itself and a flat one are read; <data>, <model> and <name> are in the
+posterior's description:
     posteriors/<posterior>.json
     data/data/<data>.json.zip                          or data/<data>.json.zip
     models/stan/<model>.stan                           or programs/<model>.stan
@@ -32,7 +33,7 @@ DRAWS = ("reference_posteriors/draws/draws/{}.json.zip", "reference_draws/{}.jso
 
 
 class Folder:
-    """The folder at `path`, or where $BAYESCORE_DATA/posteriordb is.
+    """The folder at `path`, by default $BAYESCORE_DATA/posteriordb.
 
     Arguments:
         path: the folder that holds `posteriors`, or a copy of the PosteriorDB repository.
@@ -67,7 +68,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Entry:
-    """One posterior of a folder; its files are read when they are asked for."""
+    """One posterior of a folder; its files are read when they are needed."""
 
     folder: Folder
     description: dict[str, Any]

@@ -1,9 +1,10 @@
-"""A series whose variance depends on its past: garch11.
+"""A time series whose variance depends on its past: garch11.
 
     y_t ~ N(mu, h_t),  h_1 = sigma1^2 given,  h_t = alpha0 + alpha1 (y_{t-1} - mu)^2 + beta1 h_{t-1}      (1)
     alpha0 > 0,  0 < alpha1 < 1,  0 < beta1 < 1 - alpha1,  flat priors                                   (2)
     u = (mu, log alpha0, logit alpha1, logit(beta1 / (1 - alpha1)))                                      (3)
-With c_1 = h_1 and c_t the first two terms of h_t, h_t = sum_s beta1^s c_{t-s}; the sum is made by doubling:
+With c_1 = h_1 and c_t the first two terms of h_t, h_t = sum_s beta1^s c_{t-s}; the sum is computed by
+doubling:
     c <- c + beta1^k shift(c, k),  k = 1, 2, 4, ... < T                                                  (4)
 """
 

@@ -87,7 +87,7 @@ class GaussianProcessCounts(ConstrainedModel):
         return self.log_prob(x), self.score(x)
 
     def unconstrain(self, values: Mapping[str, Any]) -> Tensor:
-        """As for every model; where f_tilde is missing it is found from f, as L^-1 f."""
+        """As for every model; if f_tilde is missing it is computed from f, as L^-1 f."""
         if "f_tilde" in values or "f" not in values:
             return super().unconstrain(values)
         rho, alpha, f = (torch.as_tensor(values[name], dtype=self.dtype) for name in ("rho", "alpha", "f"))

@@ -1,4 +1,4 @@
-"""A Gaussian process seen with normal noise: gp_regr.
+"""A Gaussian process observed with normal noise: gp_regr.
 
     rho ~ Gamma(25, 4),  alpha ~ N(0, 2^2),  sigma ~ N(0, 1), both on the half line, not renormalised    (1)
     K = alpha^2 exp(-|x_i - x_j|^2 / (2 rho^2)) + sigma I = L L^T,  y ~ N(0, K)                          (2)
@@ -60,8 +60,8 @@ class GaussianProcessNormal(ConstrainedModel):
     def log_prob(self, x: Tensor) -> Tensor:
         scales, _, L = self._factor(x)
         rho, alpha, sigma = scales.unbind(-1)
-        white = torch.linalg.solve_triangular(L, self._y.expand(*L.shape[:-1], 1), upper=False)
-        data = -0.5 * white.square().sum((-2, -1)) - L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        whitened = torch.linalg.solve_triangular(L, self._y.expand(*L.shape[:-1], 1), upper=False)
+        data = -0.5 * whitened.square().sum((-2, -1)) - L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         priors = 24 * x[..., 0] - 4 * rho - alpha.square() / 8 - sigma.square() / 2
         value = self._constant + data + priors + x.sum(-1)
         return torch.where(value.isnan(), -torch.inf, value)

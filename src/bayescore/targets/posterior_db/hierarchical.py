@@ -1,8 +1,8 @@
-"""Eight schools, centred and not: effects theta of J schools, each measured with a known error.
+"""Eight schools, centred and non-centred: effects theta of J schools, each measured with a known error.
 
     mu ~ N(0, 5^2),  tau ~ Cauchy(0, 5) on the half line, not renormalised                     (1)
     theta_j ~ N(mu, tau^2),  y_j ~ N(theta_j, sigma_j^2)                                       (2)
-The centred form has u = (theta, mu, log tau); the other has z = (theta - mu)/tau ~ N(0, I) in place of theta:
+The centred form has u = (theta, mu, log tau); the non-centred one z = (theta - mu)/tau ~ N(0, I) for theta:
     u = (z, mu, log tau),  theta = mu + tau z                                                  (3)
 The centred posterior has no mode: at theta = mu its density grows without bound as tau falls to 0.
 """
@@ -104,7 +104,7 @@ class NonCentredSchools(_Schools):
         return torch.cat([tau * pull - z, d_mu, d_tau], -1)
 
     def unconstrain(self, values: Mapping[str, Any]) -> Tensor:
-        """As for every model; where theta_trans is missing it is found from theta."""
+        """As for every model; if theta_trans is missing it is computed from theta."""
         if "theta_trans" in values or "theta" not in values:
             return super().unconstrain(values)
         names = ("theta", "mu", "tau")

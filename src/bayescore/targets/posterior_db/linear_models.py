@@ -4,7 +4,7 @@ The likelihood is (1)-(3) of regression.py, in u = (beta, log sigma). Priors:
     logearn_interaction, mesquite  flat in beta and in sigma                                            (1)
     kidscore_interaction           flat in beta, sigma ~ Cauchy(0, 2.5), not renormalised               (2)
     blr                            beta ~ N(0, 10^2), sigma ~ N(0, 10^2), not renormalised              (3)
-Interactions are products of two columns, as they are: nothing is centred.
+Interactions are products of two columns, which are not centred.
 """
 
 from __future__ import annotations

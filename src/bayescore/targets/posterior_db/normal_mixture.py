@@ -7,7 +7,8 @@
 With z_k = (y - mu_k) / sigma_k, l_k = log w_k - log sigma_k - z_k^2 / 2 and r = softmax(l) for each datum:
     log p(y | u) = sum_n log(exp l_1n + exp l_2n) + const                                                 (2)
     d/dmu_k = sum_n r_kn z_kn / sigma_k,   d/dlog sigma_k = sum_n r_kn (z_kn^2 - 1)                       (3)
-Squares of differences, and not sums of y and y^2, keep (2) from above wherever a search may look.
+Squares of differences are summed, not y and y^2, so that (2) does not lose its digits to cancellation however
+far from the data a search evaluates it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     y ~ N(A w, sigma^2 I),  u = (w, log sigma)                                                   (1)
     |y - A w|^2 = R + (w - v)^T G (w - v),  G = A^T A,  v least squares,  R = |y - A v|^2       (2)
     log p(y | u) = -N/2 log 2 pi - N log sigma - |y - A w|^2 / (2 sigma^2)                       (3)
-so that a value and its score cost D^2 and not N D operations. Priors, with the log-Jacobian log sigma of (1):
+so that a value and its score cost D^2 instead of N D operations. Priors, with the log-Jacobian log sigma of
+(1):
     diamonds  b ~ N(0, 1), Intercept ~ t_3(8, 10), sigma ~ half-t_3(0, 10), normalised on the half line   (4)
     arK       alpha, beta ~ N(0, 10^2), sigma ~ Cauchy(0, 2.5), not renormalised on the half line         (5)
 """
@@ -29,7 +30,7 @@ STUDENT_3 = math.lgamma(2.0) - math.lgamma(1.5) - 0.5 * math.log(3 * math.pi)  #
 
 
 class Regression(ConstrainedModel):
-    """(1)-(3); a subclass says which priors.
+    """(1)-(3); a subclass defines the priors.
 
     Arguments:
         parameters: the constraints of w and sigma, in this order.
@@ -56,8 +57,8 @@ class Regression(ConstrainedModel):
         w, s = x[..., :-1], x[..., -1]
         d = w - self._best
         squares = self._least + ((d @ self._gram) * d).sum(-1)  # (2)
-        fit = -self.num_data * s - 0.5 * squares * (-2 * s).exp()  # (3), the constant is in the prior's
-        return fit + self._log_prior(w, s) + s
+        likelihood = -self.num_data * s - 0.5 * squares * (-2 * s).exp()  # (3); the prior has its constant
+        return likelihood + self._log_prior(w, s) + s
 
     def score(self, x: Tensor, streams: Streams | None = None) -> Tensor:  # noqa: ARG002
         w, s = x[..., :-1], x[..., -1:]

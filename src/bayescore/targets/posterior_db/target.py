@@ -68,8 +68,8 @@ def posteriordb(
     Arguments:
         name: such as "diamonds-diamonds"; an unknown one is an error that suggests the nearest.
         path: the folder, by default $BAYESCORE_DATA/posteriordb.
-        program: a Stan program to use for the density. Without it the density is our own torch version where
-            there is one (NATIVE, FURTHER), else the Stan program of the folder.
+        program: a Stan program to use for the density. By default the density is the torch version if there
+            is one (NATIVE, FURTHER), else the Stan program of the folder.
         propto: drop the constants of `~` statements (see Stan).
 
         target = bs.targets.posteriordb("arK-arK")
@@ -124,7 +124,7 @@ class PosteriorDB(Target):
 
     @property
     def constrained_names(self) -> list[str]:
-        """Every number of every parameter."""
+        """The names of all entries of all parameters."""
         return self.density.constrained_names
 
     @property

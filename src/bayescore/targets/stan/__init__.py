@@ -1,4 +1,4 @@
-"""Stan programs as targets: compiled once, cached, evaluated many draws per call."""
+"""Stan programs as targets: compiled once, cached, and evaluated at many draws per call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A BridgeStan model object behind the interface of our own compiled models."""
+"""A BridgeStan model object with the interface of `CompiledModel`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BridgeStanModel:
     """Calls `bridgestan.StanModel` draw by draw.
 
     Arguments:
-        model: the model object; anything with the same methods does.
+        model: the model object, or any object with the same methods.
     """
 
     def __init__(self, model: Any) -> None:

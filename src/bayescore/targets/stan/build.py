@@ -1,7 +1,7 @@
 """From a Stan program to a loaded shared library, through the cache.
 
-The library is made of two object files, the program's C++ and our layer. The layer is compiled once per
-toolchain, beside the first program.
+The library consists of two object files: the program's C++ and the layer (layer.cpp). The layer is compiled
+once per toolchain, together with the first program.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def build_library(
     cache_dir: str | os.PathLike[str] | None,
     before: Callable[[], None],
 ) -> ctypes.CDLL:
-    """The library of a program, compiled if the cache does not hold it; `before` is called if so, and may
-    refuse."""
+    """The library of a program, compiled if the cache does not hold it.
+
+    `before` is called before it is compiled, and may raise.
+    """
     toolchain = find_toolchain()
     cpp = translate(toolchain, program, file_name, include)  # holds the text of included files too
     folder = cache_folder(cache_dir)

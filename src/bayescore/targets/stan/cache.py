@@ -1,7 +1,7 @@
-"""Files that are expensive to make, kept by content: made once, by one process, whole or not at all.
+"""A cache of files that are expensive to make: each is made once, by one process, and written atomically.
 
-An entry is a file and the SHA-256 of its bytes beside it. An entry whose bytes do not match is made anew. Two
-processes that need the same entry take turns by a file lock, and the second finds it ready.
+An entry is a file, with the SHA-256 of its content in a second file. An entry whose content does not match is
+made again. Two processes that need the same entry take turns by a file lock, and the second finds it ready.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cache_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
 
 
 def fetch(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """The entry `name`; `make(path)` writes it if it is not there or not intact."""
+    """The entry `name`; if it is missing or damaged, `make(path)` writes it."""
     path = folder / name
     if _intact(path):
         return path
@@ -55,13 +55,13 @@ def fetch(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)
-        _write(_seal(path), digest)
+        _write(_checksum_file(path), digest)
     return path
 
 
 def discard(path: Path) -> None:
-    """Forget an entry that turned out to be useless."""
-    _seal(path).unlink(missing_ok=True)
+    """Invalidate an entry that cannot be used."""
+    _checksum_file(path).unlink(missing_ok=True)
 
 
 def _unusable(folder: Path) -> PermissionError:
@@ -71,7 +71,7 @@ def _unusable(folder: Path) -> PermissionError:
     )
 
 
-def _seal(path: Path) -> Path:
+def _checksum_file(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
@@ -82,7 +82,7 @@ def _digest(path: Path) -> str:
 
 def _intact(path: Path) -> bool:
     try:
-        return _seal(path).read_text(encoding="ascii") == _digest(path)
+        return _checksum_file(path).read_text(encoding="ascii") == _digest(path)
     except (FileNotFoundError, UnicodeDecodeError):
         return False
 

@@ -1,6 +1,6 @@
 """A compiled program with its data: the layer's C functions as Python methods on tensors.
 
-ctypes lets go of the interpreter lock during a call, so other Python threads go on.
+ctypes releases the interpreter lock during a call, so other Python threads continue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 __all__ = ["CompiledModel", "Model", "Rejected"]
 
-# What a call reports beside its numbers: how many draws were rejected, and why the first of them was.
+# What a call reports in addition to its results: how many draws were rejected, and why the first of them was.
 Rejected = tuple[int, str]
 
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -32,7 +32,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class Model(Protocol):
-    """What a Stan model offers, however it was compiled (see CompiledModel)."""
+    """The interface of a Stan model, however it was compiled (see CompiledModel)."""
 
     dim: int
 
@@ -79,7 +79,7 @@ class CompiledModel:
         self, x: Tensor, propto: bool, jacobian: bool, gradient: bool
     ) -> tuple[Tensor, Tensor | None, Rejected | None]:
         """Values (...), gradients (..., D) if asked for, and the rejections."""
-        # Made in its shape, which is passed as numbers: a view or a torch.Size costs microseconds.
+        # The result is allocated in its final shape: a view, or a torch.Size as argument, costs microseconds.
         lead = x.shape[:-1]
         value = x.new_empty(*lead) if lead else x.new_empty(())
         grad = torch.empty_like(x) if gradient else None
@@ -109,6 +109,6 @@ class CompiledModel:
         return float(self.library.bs_seconds(self._model, x.data_ptr(), times))
 
     def _text(self) -> str:
-        """What the layer said last to this thread."""
+        """The layer's last message to this thread."""
         text: bytes = self.library.bs_text()
         return text.decode(errors="replace").strip()

@@ -1,7 +1,7 @@
 """The names of the unconstrained coordinates, in the order of the coordinates.
 
 Stan lists the names of an array of vectors with the first index running fastest, but stores its coordinates
-vector by vector. A coordinate's true name is that of the first number that moves with it.
+vector by vector. The true name of a coordinate is that of the first parameter entry that changes with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["coordinate_names"]
 
 
 def coordinate_names(model: Model) -> list[str]:
-    """One name per coordinate; Stan's own where moving the coordinates does not tell them apart."""
+    """One name per coordinate; Stan's own names if moving the coordinates does not distinguish them."""
     names, flat = model.names(0), model.names(1)
     for variable in variables_of(flat):
         mine = [i for i, name in enumerate(names) if split(name)[0] == variable.name]
@@ -28,7 +28,7 @@ def coordinate_names(model: Model) -> list[str]:
 
 
 def _first_moved(model: Model, variable: Variable, coordinates: list[int], flat: list[str]) -> list[str]:
-    """For each coordinate the name of the first number (last index fastest) that it moves, "" if none."""
+    """For each coordinate the name of the first entry (last index fastest) that it changes, "" if none."""
     points = torch.zeros(len(coordinates) + 1, model.dim, dtype=torch.float64)
     points[torch.arange(len(coordinates)) + 1, torch.tensor(coordinates)] = 0.5
     rows, _ = model.constrain(points, 0, 0)

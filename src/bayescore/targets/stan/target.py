@@ -60,7 +60,7 @@ class Stan(Target):
 
     name = "stan"
 
-    #: what makes the target again in another process: program, data, options
+    #: what another process needs to make the target again: program, data, options
     _recipe: tuple[str | Path, str, dict[str, Any]] | None = None
 
     def __init__(
@@ -88,7 +88,7 @@ class Stan(Target):
             missing = _missing(text, include, numbers)
             hint = f"; missing: {', '.join(missing)}" if missing else ""
             raise ValueError(f"{self.label} does not take these data: {error}{hint}") from error
-        self._take(model, propto, jacobian)
+        self._use_model(model, propto, jacobian)
         options = {"propto": propto, "jacobian": jacobian, "threads": threads}
         source = text if include is None else Path(program).resolve()
         self._recipe = (source, numbers, {**options, "seed": seed, "cache_dir": cache_dir})
@@ -98,11 +98,11 @@ class Stan(Target):
         """A target from a `bridgestan.StanModel`; nothing is compiled."""
         target = cls.__new__(cls)
         target.label = str(getattr(model, "name", "the model"))
-        target._take(BridgeStanModel(model), propto, jacobian)
+        target._use_model(BridgeStanModel(model), propto, jacobian)
         return target
 
     def _check(self, program: str, include: Path | None, numbers: str) -> None:
-        """What can be refused before half a minute of compiling."""
+        """Refuse, before half a minute of compiling, a program without parameters and missing data."""
         if not declared(find_toolchain(), program, include, "parameters"):
             raise self._nothing_to_infer()
         if missing := _missing(program, include, numbers):
@@ -111,7 +111,7 @@ class Stan(Target):
     def _nothing_to_infer(self) -> ValueError:
         return ValueError(f"{self.label} has no parameters, so there is nothing to infer; declare some")
 
-    def _take(self, model: Model, propto: bool, jacobian: bool) -> None:
+    def _use_model(self, model: Model, propto: bool, jacobian: bool) -> None:
         if model.dim == 0:
             raise self._nothing_to_infer()
         self.model, self.dim = model, model.dim
@@ -167,7 +167,7 @@ class Stan(Target):
 
     @cached_property
     def constrained_names(self) -> list[str]:
-        """Every number that the program names: parameters, transformed parameters, generated quantities."""
+        """The names of all entries of parameters, transformed parameters and generated quantities."""
         return [readable(name) for name in self.model.names(3)]
 
     @cached_property
@@ -179,7 +179,7 @@ class Stan(Target):
 
         Arguments:
             x: the points.
-            everything: transformed parameters and generated quantities too; NaN where Stan rejects them.
+            everything: also transformed parameters and generated quantities; NaN where Stan rejects them.
             seed: of the random numbers that generated quantities draw.
         """
         _check_seed(seed)
@@ -223,7 +223,7 @@ class Stan(Target):
 
 
 def _read(program: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
-    """The text of a program, what to call it, and the folder its includes are in."""
+    """The text of a program, its name for messages, and the folder of its includes."""
     if isinstance(program, str) and "{" in program:
         return program, "the Stan program", None
     if not isinstance(program, str | os.PathLike):

@@ -1,4 +1,4 @@
-"""What turns a Stan program into a shared library: stanc and headers of `httpstan`, and a C++ compiler."""
+"""The tools that compile a Stan program: `httpstan`'s stanc and headers, and a C++ compiler."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FLAGS = (
     "-DBOOST_PHOENIX_NO_VARIADIC_EXPRESSION",
     "-DSTAN_THREADS",
 )
-#: gcc collects garbage less often: a sixth of the compile time for some memory
+#: let gcc collect garbage less often: this saves a sixth of the compile time for some memory
 GCC_FLAGS = ("--param", "ggc-min-expand=200", "--param", "ggc-min-heapsize=1000000")
 LIBRARIES = ("tbb", "sundials_cvodes", "sundials_idas", "sundials_kinsol", "sundials_nvecserial")
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where the parts are, and which versions they have."""
+    """Paths and versions of the tools."""
 
     root: Path
     version: str
@@ -48,13 +48,13 @@ class Toolchain:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What every compile is called with."""
+        """The flags of every compilation."""
         extra = () if "clang" in self.compiler_version else GCC_FLAGS
         return (*FLAGS, *extra, f"-I{self.root / 'include'}")
 
     @property
     def link_flags(self) -> tuple[str, ...]:
-        """What the link of a shared library is called with, after its object files."""
+        """The flags for linking a shared library, after its object files."""
         folder = self.root / "lib"
         return (f"-L{folder}", f"-Wl,-rpath,{folder}", *(f"-l{name}" for name in LIBRARIES))
 
@@ -66,7 +66,7 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """The toolchain of this machine, or an error that says what to install."""
+    """The toolchain of this machine; the error says what to install."""
     spec = importlib.util.find_spec("httpstan")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("Stan programs are compiled with httpstan's files: pip install 'bayescore[stan]'")
@@ -95,8 +95,8 @@ def translate(toolchain: Toolchain, program: str, file_name: str, include: Path 
         )
     if done.stderr.strip():
         log.warning("the Stan compiler on %s: %s", file_name, done.stderr.strip())
-    # The flags are noted in the program, with the folder of its includes: the same program in another folder
-    # would be another one.
+    # stanc writes its flags into the C++, with the folder of the includes: without this, the same program in
+    # another folder would be another cache entry.
     return re.sub(r'"stancflags = (?:[^"\\]|\\.)*"', '"stancflags ="', done.stdout)
 
 
@@ -117,7 +117,7 @@ def _stanc(
 
 
 def run_compiler(toolchain: Toolchain, *arguments: str) -> None:
-    """One call of the compiler; its message is the error."""
+    """Call the compiler; if it fails, raise an error with its message."""
     done = subprocess.run([*toolchain.compiler, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.splitlines()

@@ -1,7 +1,7 @@
 """Stan's variables: flat columns with names such as beta.2.1, and named tensors of Stan's shapes.
 
-Stan writes containers with the first index running fastest. A name without an index is a number; each slot of
-a tuple and each part of a complex number is a variable of its own.
+Stan writes containers with the first index running fastest. A name without an index is a scalar; each slot of
+a tuple and each part of a complex number is a separate variable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def variables_of(names: Sequence[str]) -> list[Variable]:
 
 
 def readable(name: str) -> str:
-    """beta.2.1 as people write it, beta[2,1]."""
+    """beta.2.1 in the usual notation, beta[2,1]."""
     base, index = split(name)
     return f"{base}[{','.join(map(str, index))}]" if index else base
 
@@ -91,8 +91,11 @@ def pack(values: Mapping[str, Any], layout: Sequence[Variable]) -> Tensor:
 
 
 def group(values: Mapping[str, Tensor], generated: Iterable[str]) -> dict[str, dict[str, Tensor]]:
-    """ArviZ groups: of the generated quantities log_lik* are the log likelihood and names that end as in
-    PREDICTIVE are predictions; all else is the posterior."""
+    """ArviZ groups of quantities.
+
+    Generated quantities called log_lik* are the log likelihood, and those that end as in PREDICTIVE are
+    predictions; everything else is the posterior.
+    """
     groups: dict[str, dict[str, Tensor]] = {"posterior": {}, "log_likelihood": {}, "posterior_predictive": {}}
     generated = set(generated)
     for name, value in values.items():
