@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bayescore.rules import Draws
 from bayescore.rules.curvature import follow
-from bayescore.rules.proximal import PATIENCE, ProximalOptions, proximal_step, step_options, trust
+from bayescore.rules.proximal import TRUST_STEPS, ProximalOptions, proximal_step, step_options, trust
 from bayescore.rules.ridge import ridge_step, shrink
 from cases import F64, normal
 
@@ -146,7 +146,7 @@ def test_trust_is_none_at_first_and_then_grows_with_the_steps_and_falls_with_the
     for t in range(1, 5):
         ceiling, rho, a = trust(statistics, sizes, damping, squares=False)
         noise = square if t > 1 else torch.full((2,), torch.inf, dtype=F64)
-        expected = t / (t + PATIENCE * noise)
+        expected = t / (t + TRUST_STEPS * noise)
         torch.testing.assert_close(rho, expected, rtol=1e-10, atol=0.0)
         V = square if t > 1 else 0 * square
         torch.testing.assert_close(a, damping + t / 2 + 10 * expected * V.sqrt(), rtol=1e-10, atol=0.0)

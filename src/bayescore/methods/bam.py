@@ -43,7 +43,7 @@ from bayescore.targets.base import Target
 
 __all__ = ["BaM", "BaMState", "bam_diagonal", "bam_full"]
 
-PATIENCE = 25  # steps without a move that count as a plateau
+PLATEAU_STEPS = 25  # steps without a move that count as a plateau
 MOVE = 0.5  # change of the running mean of log(mismatch) that counts as a move
 MEMORY = 0.9  # of the running mean of the log mismatch
 
@@ -160,7 +160,7 @@ class BaM(Method):
         moved = ~((level - state.anchor).abs() <= MOVE) | (level > 0)
         moved |= drift.square().sum(-1) > 0.3 * push
         waited = torch.where(moved, torch.zeros_like(level), state.waited + 1)
-        plateau = (state.since > 0) | (waited >= PATIENCE)
+        plateau = (state.since > 0) | (waited >= PLATEAU_STEPS)
         return dataclasses.replace(
             state,
             level=level,

@@ -17,7 +17,7 @@ from bayescore.optim.options import CommonOptions, positive
 from bayescore.optim.status import precision_sentence
 from bayescore.optim.steep import WATCHED
 from bayescore.rules.curvature import follow
-from bayescore.rules.proximal import PATIENCE, ProximalOptions, proximal_step, step_options, trust
+from bayescore.rules.proximal import TRUST_STEPS, ProximalOptions, proximal_step, step_options, trust
 
 __all__ = ["ProximalScore"]
 
@@ -106,6 +106,6 @@ class ProximalScore(BayesianOptimizer):
     def _precision_status(self) -> str:
         head, rows = self._head, self._measured()
         how = "squares" if self._uses_squares(head, head["last_draws"]) else "initial"
-        trusted = sum(row.size * row.steps / (row.steps + PATIENCE * row.noise) for row in rows)
+        trusted = sum(row.size * row.steps / (row.steps + TRUST_STEPS * row.noise) for row in rows)
         rho = trusted / max(sum(row.size for row in rows), 1)
         return precision_sentence(rows, head["last_draws"], how, rho)

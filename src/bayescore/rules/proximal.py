@@ -53,9 +53,11 @@ from bayescore.rules.curvature import measured
 from bayescore.rules.draws import Draws
 from bayescore.rules.ridge import shrink, solve
 
-__all__ = ["PATIENCE", "ProximalOptions", "proximal_step", "step_options", "trust"]
+__all__ = ["TRUST_STEPS", "ProximalOptions", "proximal_step", "step_options", "trust"]
 
-PATIENCE = 100.0  # (7): eps*score gets half the weight when it knows the precision to a relative error of 0.1
+TRUST_STEPS = (
+    100.0  # (7): eps*score gets half the weight when it knows the precision to a relative error of 0.1
+)
 SMALLEST = 1e-20  # least eta: stands for a learning rate of 0, moves nothing and can be divided by
 
 
@@ -133,7 +135,7 @@ def trust(statistics: Tensor, sizes: Tensor, damping: float, squares: bool) -> T
     first = statistics.new_tensor([1.0, 0.0, damping + 0.5])[:, None].expand(3, len(statistics))
     t = statistics[:, 3].double() + 1
     level, V, noise = measured(statistics, sizes)
-    rho = 1 / (1 + (PATIENCE / t).to(noise) * noise)
+    rho = 1 / (1 + (TRUST_STEPS / t).to(noise) * noise)
     later = torch.stack([1 + level, rho, 10 * rho * V.sqrt() + (damping + t / 2).to(V)])
     table = torch.where(t > 1, later, first)
     statistics[:, 2] += (1.0 if squares else table[1]) / (table[2] + 1)
