@@ -55,9 +55,7 @@ from bayescore.rules.ridge import shrink, solve
 
 __all__ = ["TRUST_STEPS", "ProximalOptions", "proximal_step", "step_options", "trust"]
 
-TRUST_STEPS = (
-    100.0  # (7): eps*score gets half the weight when it knows the precision to a relative error of 0.1
-)
+TRUST_STEPS = 100.0  # (7): eps*score gets half the weight once it knows the precision to a tenth
 SMALLEST = 1e-20  # least eta: stands for a learning rate of 0, moves nothing and can be divided by
 
 
