@@ -13,6 +13,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from bayescore.caches import cache_place, make_private
 from bayescore.io import replacing
 
 __all__ = ["Source", "read"]
@@ -40,13 +41,7 @@ def read(source: Source) -> bytes:
 
 def _places(source: Source) -> list[Path]:
     roots = [Path(root)] if (root := os.environ.get("BAYESCORE_DATA")) else []
-    return [place / source.path for place in (*roots, _cache())]
-
-
-def _cache() -> Path:
-    if root := os.environ.get("BAYESCORE_CACHE"):
-        return Path(root, "data")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bayescore", "data")
+    return [place / source.path for place in (*roots, cache_place("data"))]
 
 
 def _content(source: Source, place: Path, compressed: bytes) -> bytes:
@@ -75,11 +70,11 @@ def _download(source: Source) -> bytes:
             f"{source.path} is in no data folder, and downloading it needs pooch: "
             "pip install 'bayescore[data]', or set BAYESCORE_DATA to a folder that holds it"
         ) from None
-    place = _cache() / source.path
+    place = cache_place("data") / source.path
     problems = []
     for address in source.addresses:
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_private(place.parent)
             with replacing(place) as part:
                 pooch.retrieve(address, known_hash=None, fname=part.name, path=part.parent)
                 content = _content(source, place, part.read_bytes())
