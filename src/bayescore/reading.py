@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 __all__ = ["JSON_LIMIT", "parse_json", "read_content", "read_json", "read_text"]
 
@@ -81,7 +81,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     """The uncompressed stream of a file, and the size that the file declares for it (0 if it does not)."""
     if path.suffix == ".gz":
         with gzip.open(path) as file:
-            yield file, 0
+            yield cast(IO[bytes], file), 0
     elif path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
