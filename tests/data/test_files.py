@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from bayescore.data.files import Source, read
 from bayescore.data.labelled_images import Images, parse_idx
 
 CONTENT = b"\x00\x00\x08\x01\x00\x00\x00\x03\x01\x02\x03"
-SOURCE = Source("set/file.gz", hashlib.sha256(CONTENT).hexdigest(), ())
+SOURCE = Source("set/file.gz", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), ())
 
 
 @pytest.fixture
@@ -51,6 +52,18 @@ def test_a_damaged_file_is_refused_by_name(folders, damage):
         read(SOURCE)
 
 
+def test_a_compressed_bomb_is_refused_before_memory_is_used(folders):
+    with gzip.open(folders / "data" / SOURCE.path, "wb") as file:
+        for _ in range(1000):
+            file.write(bytes(2**20))  # 1 GB of zeros in 1 MB
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"holds at least .* bytes, and at most 11 are expected; remove it"):
+        read(SOURCE)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
+
+
 def test_a_file_that_is_nowhere_names_the_remedy(folders):
     with pytest.raises(FileNotFoundError, match="set BAYESCORE_DATA"):
         read(SOURCE)
@@ -65,7 +78,7 @@ def test_a_download_that_does_not_match_never_enters_the_cache(folders, monkeypa
         assert not place.exists()
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
-    source = Source(SOURCE.path, SOURCE.sha256, ("https://example.org/file.gz",))
+    source = Source(SOURCE.path, SOURCE.sha256, SOURCE.size, ("https://example.org/file.gz",))
     with pytest.raises(FileNotFoundError, match=r"example\.org.*file\.gz is not the file it should be"):
         read(source)
     assert list(place.parent.iterdir()) == []
@@ -83,7 +96,9 @@ def test_a_download_is_kept_in_the_cache(folders, monkeypatch):
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
     monkeypatch.setenv("BAYESCORE_CACHE", str(folders / "new"))
-    source = Source(SOURCE.path, SOURCE.sha256, ("https://one.org/file.gz", "https://two.org/file.gz"))
+    source = Source(
+        SOURCE.path, SOURCE.sha256, SOURCE.size, ("https://one.org/file.gz", "https://two.org/file.gz")
+    )
     assert read(source) == read(source) == CONTENT
     assert addresses == list(source.addresses)
     assert [path.name for path in (folders / "new" / "data" / "set").iterdir()] == ["file.gz"]
@@ -93,6 +108,11 @@ def test_idx_bytes_become_an_array():
     assert parse_idx(CONTENT).tolist() == [1, 2, 3]
     with pytest.raises(ValueError, match="not an idx"):
         parse_idx(b"hello")
+    cut, longer = CONTENT[:6], CONTENT + b"1"
+    empty, many = b"\x00\x00\x08\x00", b"\x00\x00\x08\xff" + b"\xff" * 1020
+    for bad in (cut, longer, CONTENT[:-1], empty, many):
+        with pytest.raises(ValueError, match="not a whole idx file"):
+            parse_idx(bad)
 
 
 def test_unknown_sets_and_parts_are_refused():

@@ -244,7 +244,7 @@ def test_a_folder_without_reference_draws_says_so(folder: Path) -> None:
 def test_a_damaged_file_is_named(folder: Path) -> None:
     (file,) = folder.rglob("small.json.zip")
     file.write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"small\.json\.zip is not readable JSON"):
+    with pytest.raises(ValueError, match=r"small\.json\.zip is not a whole zip file"):
         posteriordb("small-arK", folder)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import importlib.util
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bayescore.targets.stan import Stan, cache
+from bayescore.targets.stan import Stan, build, cache
 from bayescore.targets.stan.cache import cache_folder, fetch
 
 HERE = Path(__file__).parent
@@ -111,10 +114,108 @@ def test_the_folder_is_the_users_choice_first(tmp_path: Path, monkeypatch: pytes
     assert cache_folder() == tmp_path / "ours" / "stan"
     assert cache_folder(tmp_path / "mine") == tmp_path / "mine"
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        PermissionError, match=r"cannot be kept in .*; give cache_dir= or set BAYESCORE_CACHE"
-    ):
+    with pytest.raises(PermissionError, match=r"can be kept in .*; give cache_dir= or set BAYESCORE_CACHE"):
         cache_folder(tmp_path / "file" / "below")
+
+
+# -- a cache that others could fill ---------------------------------------------------------------
+
+
+def plant(folder: Path, name: str = "entry") -> Path:
+    """An entry whose checksum fits, as an attacker would leave it."""
+    content = b"hostile"
+    (folder / name).write_bytes(content)
+    (folder / f"{name}.sha256").write_text(hashlib.sha256(content).hexdigest())
+    return folder / name
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o722, 0o1777])
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    plant(folder)
+    folder.chmod(mode)
+    with pytest.raises(
+        PermissionError, match=r"can be written by others \(its mode is .*chmod 700.*BAYESCORE_CACHE"
+    ):
+        cache_folder(folder)
+    folder.chmod(0o755)  # what others can only read is no danger
+    assert cache_folder(folder) == folder
+
+
+@needs_httpstan
+@needs_compiler
+def test_a_planted_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: loaded.append(path) or pytest.fail("it was loaded"))
+    monkeypatch.setattr(build, "_key", lambda *parts: "known")  # the name can be computed by anybody
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    plant(folder, "known.so")
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="who could have planted programs in it"):
+        Stan(PROGRAM, DATA, cache_dir=folder)
+    assert loaded == []
+
+
+def test_a_folder_or_an_entry_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cache_folder(tmp_path / "cache")
+    plant(folder).chmod(0o600)
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(PermissionError, match=f"belongs to the user number {me}.*must belong to you"):
+        cache_folder(folder)
+    with pytest.raises(PermissionError, match=f"belongs to the user number {me}.*remove it"):
+        fetch(folder, "entry", lambda out: pytest.fail("the folder is not ours to write"))
+
+
+def test_a_folder_that_others_could_exchange_is_refused(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    folder = cache_folder(above / "cache")
+    above.chmod(0o777)
+    with pytest.raises(PermissionError, match="who could exchange"):
+        cache_folder(folder)
+    above.chmod(0o1777)  # sticky, as /tmp is: an entry belongs to its owner
+    assert cache_folder(folder) == folder
+
+
+def test_folders_that_are_made_are_for_their_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAYESCORE_CACHE", str(tmp_path / "new" / "root"))
+    before = os.umask(0)
+    try:
+        folder = cache_folder()
+        path = fetch(folder, "entry", lambda out: (out.unlink(), out.write_bytes(b"made"))[0])
+    finally:
+        os.umask(before)
+    for made in (folder, folder.parent, folder.parent.parent):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    for file in (path, *folder.glob("entry.*")):
+        assert not stat.S_IMODE(file.stat().st_mode) & 0o022
+
+
+@pytest.mark.parametrize("name", ["entry", "entry.sha256", "entry.lock"])
+@pytest.mark.parametrize("what", ["link", "pipe", "writable"])
+def test_links_pipes_and_files_for_others_are_refused(tmp_path: Path, name: str, what: str) -> None:
+    folder, victim = cache_folder(tmp_path / "cache"), tmp_path / "victim"
+    victim.write_text("precious")
+    if name != "entry.lock":
+        plant(folder)
+        (folder / name).unlink()
+    place = folder / name
+    if what == "link":
+        place.symlink_to(victim)
+    elif what == "pipe":
+        os.mkfifo(place, 0o600)
+    else:
+        place.write_text("")
+        place.chmod(0o666)
+    with pytest.raises(PermissionError, match=rf"{name} (is|can).*remove it"):
+        fetch(folder, "entry", lambda out: out.write_bytes(b"made"))
+    assert victim.read_text() == "precious"
 
 
 # -- programs ------------------------------------------------------------------------------------

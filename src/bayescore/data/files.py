@@ -6,24 +6,25 @@ differently. Content that does not match is refused; a download that does not ma
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from bayescore.caches import cache_place, make_private
 from bayescore.io import replacing
+from bayescore.reading import read_content
 
 __all__ = ["Source", "read"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """One gzipped file: its path in a data folder, the SHA-256 of its content, its public addresses."""
+    """One gzipped file: its place below a data folder, SHA-256 and size of its content, public addresses."""
 
     path: str
     sha256: str
+    size: int
     addresses: tuple[str, ...]
 
 
@@ -34,29 +35,18 @@ def read(source: Source) -> bytes:
     """
     for place in _places(source):
         if place.is_file():
-            return _content(source, place, place.read_bytes())
+            return _content(source, place)
     return _download(source)
 
 
 def _places(source: Source) -> list[Path]:
     roots = [Path(root)] if (root := os.environ.get("BAYESCORE_DATA")) else []
-    return [place / source.path for place in (*roots, _cache())]
+    return [place / source.path for place in (*roots, cache_place("data"))]
 
 
-def _cache() -> Path:
-    if root := os.environ.get("BAYESCORE_CACHE"):
-        return Path(root, "data")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bayescore", "data")
-
-
-def _content(source: Source, place: Path, compressed: bytes) -> bytes:
-    """The uncompressed bytes of the file at `place`; raises unless they have the SHA-256 of the source."""
-    try:
-        content = gzip.decompress(compressed)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
-        raise ValueError(
-            f"{place} is not a whole gzip file ({problem}); remove it to fetch it anew"
-        ) from None
+def _content(source: Source, place: Path) -> bytes:
+    """The uncompressed bytes of the file at `place`, if they are those that the source promises."""
+    content = read_content(place, source.size, "remove it to fetch it anew")
     found = hashlib.sha256(content).hexdigest()
     if found != source.sha256:
         raise ValueError(
@@ -75,14 +65,14 @@ def _download(source: Source) -> bytes:
             f"{source.path} is in no data folder, and downloading it needs pooch: "
             "pip install 'bayescore[data]', or set BAYESCORE_DATA to a folder that holds it"
         ) from None
-    place = _cache() / source.path
+    place = cache_place("data") / source.path
     problems = []
     for address in source.addresses:
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_private(place.parent)
             with replacing(place) as part:
                 pooch.retrieve(address, known_hash=None, fname=part.name, path=part.parent)
-                content = _content(source, place, part.read_bytes())
+                content = _content(source, part)
         except ValueError as problem:
             problems.append(f"{address}: {problem}")
         except OSError as problem:  # no network, refused, not found

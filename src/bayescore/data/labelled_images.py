@@ -7,6 +7,7 @@ Out-of-distribution images must be standardised like the data they are compared 
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 
@@ -61,6 +62,12 @@ _SHA256 = {
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
     ),
 }
+_SIZES = {  # a header of 4 bytes and 4 for each dimension, and one byte for each pixel or label
+    "train-images-idx3-ubyte.gz": 16 + 60_000 * 28 * 28,
+    "train-labels-idx1-ubyte.gz": 8 + 60_000,
+    "t10k-images-idx3-ubyte.gz": 16 + 10_000 * 28 * 28,
+    "t10k-labels-idx1-ubyte.gz": 8 + 10_000,
+}
 _DIGITS_TEST = 597  # the last third in the order of the file: other writers than the first 1,200
 
 
@@ -102,8 +109,8 @@ def _idx_pair(name: str, part: str) -> tuple[Tensor, Tensor]:
         path = f"{name}/{stem}-{kind}-ubyte.gz"
         if path not in _SHA256:
             raise ValueError(f"only the test part of {name!r} is registered; got part={part!r}")
-        addresses = _MNIST if name == "mnist" else _FASHION
-        found.append(read(Source(path, _SHA256[path], tuple(a + path.split("/")[1] for a in addresses))))
+        addresses = tuple(a + path.split("/")[1] for a in (_MNIST if name == "mnist" else _FASHION))
+        found.append(read(Source(path, _SHA256[path], _SIZES[path.split("/")[1]], addresses)))
     return parse_idx(found[0]).float() / 255, parse_idx(found[1]).long()
 
 
@@ -111,7 +118,12 @@ def parse_idx(content: bytes) -> Tensor:
     """An array of bytes in the idx format: 0, 0, type 8, the number of dimensions, their sizes, the bytes."""
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ValueError("the content is not an idx file of bytes")
-    rank = content[3]
-    shape = struct.unpack(f">{rank}I", content[4 : 4 + 4 * rank])
-    flat = torch.frombuffer(bytearray(content[4 + 4 * rank :]), dtype=torch.uint8)
-    return flat.view(shape)
+    start = 4 + 4 * content[3]
+    header = content[4:start]
+    shape = struct.unpack(f">{len(header) // 4}I", header[: len(header) // 4 * 4])
+    if len(content) - start != math.prod(shape) or not 1 <= len(shape) <= 3:
+        raise ValueError(
+            f"the content is not a whole idx file: its header names {content[3]} dimensions {shape}, "
+            f"and {len(content) - start} bytes follow"
+        )
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=start).view(shape)

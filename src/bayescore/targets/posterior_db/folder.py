@@ -10,10 +10,11 @@ posterior's description:
 
 from __future__ import annotations
 
-import json
+import itertools
+import math
 import os
 import re
-import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +24,16 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import unknown_name
-from bayescore.targets.stan.variables import unpack, variables_of
+from bayescore.reading import read_json
+from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.stan.variables import Variable, unpack, variables_of
 
 __all__ = ["Entry", "Folder"]
 
 DATA = ("data/data/{}.json.zip", "data/{}.json.zip", "data/data/{}.json", "data/{}.json")
 PROGRAMS = ("models/stan/{}.stan", "programs/{}.stan")
+NAME = re.compile(r"[A-Za-z0-9_+.-]{1,200}")
+COLUMN = re.compile(r"[\w.:]{1,100}(\[[\d,]{1,100}\])?", re.ASCII)
 DRAWS = ("reference_posteriors/draws/draws/{}.json.zip", "reference_draws/{}.json.zip")
 
 
@@ -58,7 +63,7 @@ class Folder:
     def __getitem__(self, name: str) -> Entry:
         if name not in self.names:
             raise unknown_name("posterior", name, self.names)
-        return Entry(self, _json(self.path / "posteriors" / f"{name}.json"))
+        return Entry(self, _object(self.path / "posteriors" / f"{name}.json"))
 
     def find(self, patterns: tuple[str, ...], name: str) -> Path | None:
         """The first file of that name, if there is one."""
@@ -73,6 +78,18 @@ class Entry:
     folder: Folder
     description: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        """Its names become names of files, so they must be such and lead nowhere else."""
+        for key in ("name", "model_name", "data_name", "reference_posterior_name"):
+            value = self.description.get(key)
+            if value is None and key == "reference_posterior_name":
+                continue
+            if not isinstance(value, str) or not NAME.fullmatch(value):
+                raise ValueError(
+                    f"a posterior of {self.folder.path} must be described by names of files, in letters, "
+                    f"digits and the signs _ - + .; its {key!r} is {str(value)[:80]!r}"
+                )
+
     @property
     def name(self) -> str:
         return str(self.description["name"])
@@ -84,8 +101,7 @@ class Entry:
     @cached_property
     def data(self) -> dict[str, Any]:
         """The data by name, as Stan takes them."""
-        data: dict[str, Any] = _json(self._file("data", DATA, str(self.description["data_name"])))
-        return data
+        return _object(self._file("data", DATA, str(self.description["data_name"])))
 
     @property
     def program(self) -> Path | None:
@@ -102,12 +118,26 @@ class Entry:
     def reference_draws(self) -> dict[str, Tensor]:
         """Reference draws by name, (chains, draws, *shape)."""
         name = str(self.description.get("reference_posterior_name") or self.name)
-        chains: list[dict[str, list[float]]] = _json(self._file("reference draws", DRAWS, name))
+        path = self._file("reference draws", DRAWS, name)
+        chains = read_json(path)
+        if not isinstance(chains, list) or not all(isinstance(chain, dict) and chain for chain in chains):
+            raise ValueError(f"{path} must hold a list of chains, each with draws by name; replace it")
+        if not chains or any(chain.keys() != chains[0].keys() for chain in chains):
+            raise ValueError(f"{path} must hold at least one chain, each with the same names; replace it")
         columns = list(chains[0])
-        rows = torch.tensor([[chain[c] for c in columns] for chain in chains], dtype=torch.float64)
         # beta[2,1] is beta.2.1 to Stan; the order of the columns is Stan's too
-        flat = [re.sub(r"\[(.*)\]", lambda m: "." + m[1].replace(",", "."), c) for c in columns]
-        return unpack(rows.transpose(-1, -2), variables_of(flat))
+        flat = [re.sub(r"\[(.*)\]", lambda m: "." + m[1].replace(",", "."), name) for name in columns]
+        layout = variables_of(flat) if all(COLUMN.fullmatch(name) for name in columns) else []
+        if sum(math.prod(v.shape) for v in layout) != len(flat) or [*_flat_names(layout)] != flat:
+            raise ValueError(f"{path} must hold every number of a parameter, in Stan's order; replace it")
+        try:
+            values = [torch.stack(arrays(chain, dict.fromkeys(columns, 1))) for chain in chains]
+        except ValueError as error:
+            raise ValueError(f"{path} must hold equally many draws of every parameter: {error}") from error
+        if len({value.shape for value in values}) > 1:
+            raise ValueError(f"{path} must hold equally many draws in every chain; replace it")
+        rows = torch.stack(values)  # (chains, columns, draws)
+        return unpack(rows.transpose(-1, -2), layout)
 
     def _file(self, what: str, patterns: tuple[str, ...], name: str) -> Path:
         file = self.folder.find(patterns, name)
@@ -117,11 +147,15 @@ class Entry:
         return file
 
 
-def _json(path: Path) -> Any:
-    try:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                return json.loads(archive.read(archive.namelist()[0]))
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (zipfile.BadZipFile, json.JSONDecodeError, IndexError) as error:
-        raise ValueError(f"{path} is not readable JSON: {error}") from error
+def _object(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a JSON object; it holds a {type(found).__name__}; replace it")
+    return found
+
+
+def _flat_names(layout: list[Variable]) -> Iterator[str]:
+    """The names of all numbers of all variables in Stan's order, the first index running fastest."""
+    for variable in layout:
+        for index in itertools.product(*(range(1, n + 1) for n in reversed(variable.shape))):
+            yield ".".join([variable.name, *map(str, reversed(index))])

@@ -20,6 +20,7 @@ from torch.nn.functional import logsigmoid, pad
 
 from bayescore.targets.constraints import Interval, Positive, Real
 from bayescore.targets.model import ConstrainedModel, Values
+from bayescore.targets.posterior_db.arrays import arrays
 
 __all__ = ["Garch"]
 
@@ -44,7 +45,8 @@ class Garch(ConstrainedModel):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        return cls(torch.as_tensor(data["y"], dtype=torch.float64), float(data["sigma1"]), propto=propto)
+        y, sigma1 = arrays(data, {"y": 1, "sigma1": 0}, positive=("sigma1",))
+        return cls(y, float(sigma1), propto=propto)
 
     def _constrain(self, x: Tensor) -> Values:
         values = super()._constrain(x)

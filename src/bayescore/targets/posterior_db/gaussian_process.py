@@ -17,9 +17,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from bayescore.checks import check_memory
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Positive, Real
 from bayescore.targets.model import ConstrainedModel, Values
+from bayescore.targets.posterior_db.arrays import arrays
 
 __all__ = ["GaussianProcessCounts"]
 
@@ -39,6 +41,7 @@ class GaussianProcessCounts(ConstrainedModel):
 
     def __init__(self, x: Tensor, k: Tensor, *, propto: bool = False) -> None:
         N = len(x)
+        check_memory(f"a process at {N} places", 32 * N**2, torch.device("cpu"), "take fewer places")
         super().__init__({"rho": Positive(), "alpha": Positive(), "f_tilde": Real(N)})
         self._counts = k
         self._squares = (x[:, None] - x).square()  # (N, N)
@@ -51,7 +54,9 @@ class GaussianProcessCounts(ConstrainedModel):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        places, counts = (torch.as_tensor(data[name], dtype=torch.float64) for name in ("x", "k"))
+        places, counts = arrays(data, {"x": 1, "k": 1})
+        if (counts < 0).any() or (counts != counts.round()).any():
+            raise ValueError(f"'k' must be whole numbers of at least 0; got {counts[:5].tolist()}, ...")
         return cls(places, counts, propto=propto)
 
     def _factor(self, rho: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,9 +93,12 @@ class GaussianProcessCounts(ConstrainedModel):
 
     def unconstrain(self, values: Mapping[str, Any]) -> Tensor:
         """As for every model; if f_tilde is missing it is computed from f, as L^-1 f."""
-        if "f_tilde" in values or "f" not in values:
+        names = ("rho", "alpha", "f")
+        if "f_tilde" in values or not all(name in values for name in names):
             return super().unconstrain(values)
-        rho, alpha, f = (torch.as_tensor(values[name], dtype=self.dtype) for name in ("rho", "alpha", "f"))
+        rho, alpha, f = (torch.as_tensor(values[name], dtype=self.dtype) for name in names)
+        if f.shape != (*rho.shape, len(self._counts)):
+            raise ValueError(f"f must have the shape (..., {len(self._counts)}); got {tuple(f.shape)}")
         _, L = self._factor(rho, alpha)
         f_tilde = torch.linalg.solve_triangular(L, f.unsqueeze(-1), upper=False).squeeze(-1)
         return super().unconstrain({**values, "f_tilde": f_tilde})

@@ -16,9 +16,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from bayescore.checks import check_memory
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Positive
 from bayescore.targets.model import ConstrainedModel
+from bayescore.targets.posterior_db.arrays import arrays
 
 __all__ = ["GaussianProcessNormal"]
 
@@ -35,6 +37,9 @@ class GaussianProcessNormal(ConstrainedModel):
     name = "gp_regr"
 
     def __init__(self, x: Tensor, y: Tensor, *, propto: bool = False) -> None:
+        check_memory(
+            f"a process at {len(x)} places", 32 * len(x) ** 2, torch.device("cpu"), "take fewer places"
+        )
         super().__init__({"rho": Positive(), "alpha": Positive(), "sigma": Positive()})
         self._y = y.unsqueeze(-1)  # (N, 1)
         self._squares = (x[:, None] - x).square()  # (N, N)
@@ -46,7 +51,7 @@ class GaussianProcessNormal(ConstrainedModel):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        x, y = (torch.as_tensor(data[name], dtype=torch.float64) for name in ("x", "y"))
+        x, y = arrays(data, {"x": 1, "y": 1})
         return cls(x, y, propto=propto)
 
     def _factor(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

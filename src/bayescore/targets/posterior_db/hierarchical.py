@@ -19,6 +19,7 @@ from torch import Tensor
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Positive, Real
 from bayescore.targets.model import ConstrainedModel, Values
+from bayescore.targets.posterior_db.arrays import arrays
 
 __all__ = ["CentredSchools", "NonCentredSchools"]
 
@@ -45,7 +46,7 @@ class _Schools(ConstrainedModel):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        y, sigma = (torch.as_tensor(data[name], dtype=torch.float64) for name in ("y", "sigma"))
+        y, sigma = arrays(data, {"y": 1, "sigma": 1}, positive=("sigma",))
         return cls(y, sigma, propto=propto)
 
     def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,10 +106,12 @@ class NonCentredSchools(_Schools):
 
     def unconstrain(self, values: Mapping[str, Any]) -> Tensor:
         """As for every model; if theta_trans is missing it is computed from theta."""
-        if "theta_trans" in values or "theta" not in values:
-            return super().unconstrain(values)
         names = ("theta", "mu", "tau")
+        if "theta_trans" in values or not all(name in values for name in names):
+            return super().unconstrain(values)
         theta, mu, tau = (torch.as_tensor(values[name], dtype=self.dtype) for name in names)
+        if theta.shape != (*mu.shape, len(self._y)) or tau.shape != mu.shape:
+            raise ValueError(f"theta must have the shape (..., {len(self._y)}); got {tuple(theta.shape)}")
         z = (theta - mu.unsqueeze(-1)) / tau.unsqueeze(-1)
         return super().unconstrain({**values, "theta_trans": z})
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bayescore.targets.constraints import Positive, Real
+from bayescore.targets.posterior_db.arrays import arrays
 from bayescore.targets.posterior_db.regression import LOG_2PI, Regression
 
 __all__ = ["BayesianRegression", "KidScores", "LogEarnings", "Mesquite"]
@@ -53,9 +54,9 @@ class LogEarnings(_Linear):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        height, male = _columns(data, "height", "male")
+        earn, height, male = arrays(data, {"earn": 1, "height": 1, "male": 1}, positive=("earn",))
         design = torch.stack([torch.ones_like(height), height, male, height * male], -1)
-        return cls(design, _columns(data, "earn")[0].log(), propto=propto)
+        return cls(design, earn.log(), propto=propto)
 
 
 class Mesquite(_Linear):
@@ -66,10 +67,10 @@ class Mesquite(_Linear):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        names = ("diam1", "diam2", "canopy_height", "total_height", "density", "group")
-        columns = _columns(data, *names)
-        design = torch.stack([torch.ones_like(columns[0]), *columns], -1)
-        return cls(design, _columns(data, "weight")[0], propto=propto)
+        names = ("weight", "diam1", "diam2", "canopy_height", "total_height", "density", "group")
+        weight, *columns = arrays(data, dict.fromkeys(names, 1))
+        design = torch.stack([torch.ones_like(weight), *columns], -1)
+        return cls(design, weight, propto=propto)
 
 
 class KidScores(_Linear):
@@ -80,9 +81,9 @@ class KidScores(_Linear):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        school, iq = _columns(data, "mom_hs", "mom_iq")
+        score, school, iq = arrays(data, {"kid_score": 1, "mom_hs": 1, "mom_iq": 1})
         design = torch.stack([torch.ones_like(iq), school, iq, school * iq], -1)
-        return cls(design, _columns(data, "kid_score")[0], propto=propto)
+        return cls(design, score, propto=propto)
 
     def _prior_constant(self) -> float:
         return -math.log(2.5 * math.pi)
@@ -102,7 +103,7 @@ class BayesianRegression(_Linear):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        return cls(*_columns(data, "X", "y"), propto=propto)
+        return cls(*arrays(data, {"X": 2, "y": 1}), propto=propto)
 
     def _prior_constant(self) -> float:
         return -self.dim * (0.5 * LOG_2PI + math.log(10))
@@ -112,7 +113,3 @@ class BayesianRegression(_Linear):
 
     def _prior_scores(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return w / -100, variance / -100
-
-
-def _columns(data: Mapping[str, Any], *names: str) -> list[Tensor]:
-    return [torch.as_tensor(data[name], dtype=torch.float64) for name in names]

@@ -24,6 +24,7 @@ from torch.nn.functional import logsigmoid
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Interval, Ordered, Positive
 from bayescore.targets.model import ConstrainedModel
+from bayescore.targets.posterior_db.arrays import arrays
 
 __all__ = ["NormalMixture"]
 
@@ -47,7 +48,7 @@ class NormalMixture(ConstrainedModel):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        return cls(torch.as_tensor(data["y"], dtype=torch.float64), propto=propto)
+        return cls(*arrays(data, {"y": 1}), propto=propto)
 
     def _components(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """mu (..., 2), the standardised data z (..., 2, N) and the log weighted densities (..., 2, N)."""

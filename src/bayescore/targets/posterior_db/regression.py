@@ -19,9 +19,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from bayescore.checks import check_memory
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Constraint, Positive, Real
 from bayescore.targets.model import ConstrainedModel
+from bayescore.targets.posterior_db.arrays import arrays
 
 __all__ = ["AutoRegression", "Diamonds"]
 
@@ -41,6 +43,8 @@ class Regression(ConstrainedModel):
     def __init__(self, parameters: Mapping[str, Constraint], design: Tensor, y: Tensor) -> None:
         super().__init__(parameters)
         self.num_data = len(y)
+        if not (design.square().sum() + y.square().sum()).isfinite():
+            raise ValueError("the data are too large: the sum of their squares must be finite")
         self._best = torch.linalg.lstsq(design, y.unsqueeze(-1)).solution.squeeze(-1)  # v, (D - 1,)
         self._gram = design.T @ design  # G, (D - 1, D - 1)
         self._least = float((y - design @ self._best).square().sum())  # R
@@ -96,7 +100,12 @@ class Diamonds(Regression):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:  # noqa: ARG003
         """From PosteriorDB's data; its program keeps all constants, so propto changes nothing."""
-        return cls(_tensor(data["X"]), _tensor(data["Y"]))
+        X, y = arrays(data, {"X": 2, "Y": 1})
+        if X.shape[1] < 2:
+            raise ValueError(
+                f"'X' must have a column besides the constant one; got the shape {tuple(X.shape)}"
+            )
+        return cls(X, y)
 
     def _log_prior(self, w: Tensor, log_sigma: Tensor) -> Tensor:
         b, intercept = w[..., :-1], w[..., -1] - 8
@@ -123,6 +132,8 @@ class AutoRegression(Regression):
     name = "arK"
 
     def __init__(self, y: Tensor, order: int, *, propto: bool = False) -> None:
+        need = 16 * len(y) * (order + 1)
+        check_memory(f"an autoregression of order {order}", need, torch.device("cpu"), "take a smaller order")
         lags = [y[order - k : len(y) - k] for k in range(1, order + 1)]
         design = torch.stack([torch.ones_like(lags[0]), *lags], -1)
         super().__init__({"alpha": Real(), "beta": Real(order), "sigma": Positive()}, design, y[order:])
@@ -133,14 +144,13 @@ class AutoRegression(Regression):
     @classmethod
     def from_data(cls, data: Mapping[str, Any], *, propto: bool = False) -> Self:
         """From PosteriorDB's data."""
-        return cls(_tensor(data["y"]), int(data["K"]), propto=propto)
+        y, order = arrays(data, {"y": 1, "K": 0})
+        if float(order) not in range(1, len(y)):
+            raise ValueError(f"'K' must be a whole number from 1 to {len(y) - 1}; got {float(order)}")
+        return cls(y, int(order), propto=propto)
 
     def _log_prior(self, w: Tensor, log_sigma: Tensor) -> Tensor:
         return self._constant - w.square().sum(-1) / 200 - (1 + (2 * log_sigma).exp() / 6.25).log()
 
     def _prior_scores(self, w: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return w / -100, -2 * variance / (6.25 + variance)
-
-
-def _tensor(values: Any) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float64)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 from bayescore.targets.model import ConstrainedModel
-from bayescore.targets.posterior_db.folder import Folder
+from bayescore.targets.posterior_db.folder import Entry, Folder
 from bayescore.targets.posterior_db.garch import Garch
 from bayescore.targets.posterior_db.gaussian_process import GaussianProcessCounts
 from bayescore.targets.posterior_db.gp_normal import GaussianProcessNormal
@@ -76,10 +76,14 @@ def posteriordb(
         print(bs.fit(target).compare())
     """
     entry = Folder(path)[name]
+    data = entry.data
     native = NATIVE.get(entry.model_name) or FURTHER.get(entry.model_name)
     density: ConstrainedModel | Stan
     if program is None and native is not None:
-        density = native.from_data(entry.data, propto=propto)
+        try:
+            density = native.from_data(data, propto=propto)
+        except ValueError as error:
+            raise _unfit(entry, error) from error
     else:
         source = program if program is not None else entry.program
         if source is None:
@@ -87,9 +91,16 @@ def posteriordb(
                 f"there is no density for {name}: the folder holds no program of {entry.model_name}; "
                 "pass your own with program="
             )
-        density = Stan(source, entry.data, propto=propto)
+        try:
+            density = Stan(source, data, propto=propto)
+        except TypeError as error:
+            raise _unfit(entry, error) from error
     draws = entry.reference_draws if entry.has_reference else None
-    return PosteriorDB(entry.name, density, entry.data, draws)
+    return PosteriorDB(entry.name, density, data, draws)
+
+
+def _unfit(entry: Entry, problem: Exception) -> ValueError:
+    return ValueError(f"the data of {entry.name} do not fit the model {entry.model_name}: {problem}")
 
 
 class PosteriorDB(Target):

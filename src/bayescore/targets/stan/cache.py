@@ -1,7 +1,8 @@
 """A cache of files that are expensive to make: each is made once, by one process, and written atomically.
 
 An entry is a file, with the SHA-256 of its content in a second file. An entry whose content does not match is
-made again. Two processes that need the same entry take turns by a file lock, and the second finds it ready.
+made again: the checksum detects damage. It cannot detect an attack, against which the folder is private (see
+caches.py). Two processes that need the same entry take turns by a file lock, and the second finds it ready.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bayescore.caches import cache_place, open_own, private_folder
+
 __all__ = ["cache_folder", "discard", "fetch"]
 
 log = logging.getLogger(__name__)
@@ -21,20 +24,11 @@ log = logging.getLogger(__name__)
 
 def cache_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
     """Where compiled programs are kept: `chosen`, $BAYESCORE_CACHE/stan, or ~/.cache/bayescore/stan."""
-    if chosen is not None:
-        folder = Path(chosen)
-    elif root := os.environ.get("BAYESCORE_CACHE"):
-        folder = Path(root, "stan")
-    else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bayescore", "stan")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError as error:
-        raise _unusable(folder) from error
-    if not writable:
-        raise _unusable(folder)
-    return folder
+    folder = cache_place("stan") if chosen is None else Path(chosen)
+    return private_folder(
+        folder.absolute(),
+        "give cache_dir= or set BAYESCORE_CACHE to a folder of your own for compiled programs",
+    )
 
 
 def fetch(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
@@ -45,12 +39,13 @@ def fetch(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
     with _locked(folder / f"{name}.lock"):
         if _intact(path):  # another process was faster
             return path
-        if path.exists():
+        if os.path.lexists(path):
             log.warning("the cache entry %s is damaged and is made anew", path)
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{name}.", suffix=".part")
         os.close(handle)
         try:
             make(Path(temporary))
+            os.chmod(temporary, 0o700)  # a compiler replaces its output, as the umask allows
             digest = _digest(Path(temporary))
             os.replace(temporary, path)
         finally:
@@ -64,25 +59,19 @@ def discard(path: Path) -> None:
     _checksum_file(path).unlink(missing_ok=True)
 
 
-def _unusable(folder: Path) -> PermissionError:
-    return PermissionError(
-        f"compiled Stan programs cannot be kept in {folder}; "
-        "give cache_dir= or set BAYESCORE_CACHE to a folder that can be written"
-    )
-
-
 def _checksum_file(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open(open_own(path, os.O_RDONLY), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _intact(path: Path) -> bool:
     try:
-        return _checksum_file(path).read_text(encoding="ascii") == _digest(path)
+        with open(open_own(_checksum_file(path), os.O_RDONLY), encoding="ascii") as file:
+            return file.read(65) == _digest(path)
     except (FileNotFoundError, UnicodeDecodeError):
         return False
 
@@ -98,7 +87,7 @@ def _write(path: Path, text: str) -> None:
 def _locked(path: Path) -> Iterator[None]:
     import fcntl  # not on Windows, where httpstan is not either
 
-    with path.open("a") as file:
+    with open(open_own(path, os.O_RDWR | os.O_CREAT), "rb+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,0 +1,98 @@
+"""Reading what others wrote: files of limited size, compressed or not, and JSON.
+
+A small compressed file can hold any amount of zeros, so its content is counted while it is read. What is
+damaged, too large or of another kind raises ValueError, and what is not there FileNotFoundError.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+__all__ = ["JSON_LIMIT", "parse_json", "read_content", "read_json", "read_text"]
+
+JSON_LIMIT = 256 * 2**20
+CHUNK = 2**20
+# what zipfile, gzip and zlib raise for damage; RuntimeError is an encrypted file or an unknown compression
+DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, UnicodeDecodeError)
+
+
+def read_content(path: Path, limit: int, remedy: str = "replace it") -> bytes:
+    """The bytes of a file, uncompressed if it is a .gz or a .zip (which must hold one file).
+
+    Arguments:
+        path: the file.
+        limit: the most bytes that are read; a file that holds more is refused.
+        remedy: what to do with a file that is refused.
+    """
+    try:
+        there = path.is_file()
+    except OSError:  # such as a name that is too long
+        there = False
+    if not there:
+        raise FileNotFoundError(f"there is no file at {str(path)[:200]}")
+    try:
+        with _opened(path) as (file, size):
+            parts, read = [], 0
+            while size <= limit and (part := file.read(CHUNK)):
+                parts.append(part)
+                read += len(part)
+                size = max(size, read)
+            if size <= limit:
+                return b"".join(parts)
+    except DAMAGE as error:
+        kind = {".zip": "zip", ".gz": "gzip"}.get(path.suffix, "readable")
+        raise ValueError(f"{path} is not a whole {kind} file ({error}); {remedy}") from error
+    raise ValueError(f"{path} holds at least {size:,} bytes, and at most {limit:,} are expected; {remedy}")
+
+
+def read_text(path: Path, limit: int = JSON_LIMIT) -> str:
+    """The text of a file of at most `limit` bytes, which must be UTF-8."""
+    try:
+        return read_content(path, limit).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8 ({error}); save it as such") from error
+
+
+def read_json(path: Path) -> Any:
+    """The value that a JSON file of at most 256 MB holds."""
+    return parse_json(read_text(path), str(path))
+
+
+def parse_json(text: str, label: str) -> Any:
+    """The value that a JSON text holds; `label` says whose text it is."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{label} is not readable JSON: it is nested too deeply") from None
+    except ValueError as error:  # also a whole number of thousands of digits
+        raise ValueError(f"{label} is not readable JSON: {error}") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """The uncompressed stream of a file, and the size that the file declares for it (0 if it does not)."""
+    if path.suffix == ".gz":
+        with gzip.open(path) as file:
+            yield cast(IO[bytes], file), 0
+    elif path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if len(members) != 1:
+                raise zipfile.BadZipFile(f"it must hold one file, and holds {len(members)}")
+            (member,) = members
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # others can ask for gigabytes before the first byte
+                raise zipfile.BadZipFile(f"its compression {member.compress_type} is not deflate")
+            with archive.open(member) as file:
+                yield file, member.file_size
+    else:
+        with path.open("rb") as file:
+            yield file, path.stat().st_size
