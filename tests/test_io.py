@@ -8,9 +8,11 @@ import threading
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from bayescore.io import read_tensors, replacing, write_bytes, write_tensors
+from bayescore.io import MAX_HEADER, read_tensors, refusing_damage, replacing, write_bytes, write_tensors
+from file_damage import with_header
 
 
 def names(folder):
@@ -157,7 +159,8 @@ def test_another_format_is_refused(tmp_path):
 
 
 def test_a_header_that_is_no_object_is_refused(tmp_path):
-    save_file({"x": torch.ones(2)}, tmp_path / "file", {"json": "[1, 2]"})
+    write_tensors(tmp_path / "file", {}, {"x": torch.ones(2)})
+    with_header(tmp_path / "file", [1, 2])
     with pytest.raises(ValueError, match="its header is a list, not an object"):
         read_tensors(tmp_path / "file", "toy")
 
@@ -166,3 +169,73 @@ def test_a_safetensors_file_of_another_program_is_refused(tmp_path):
     save_file({"x": torch.ones(2)}, tmp_path / "file")
     with pytest.raises(ValueError, match="it has no JSON header"):
         read_tensors(tmp_path / "file", "toy")
+
+
+def test_a_file_without_a_checksum_is_refused(tmp_path):
+    save_file({"x": torch.ones(2)}, tmp_path / "file", {"json": '{"format": "toy"}'})
+    with pytest.raises(ValueError, match="it has no checksum to show that it is whole; write it again"):
+        read_tensors(tmp_path / "file", "toy")
+
+
+def test_every_single_flipped_bit_is_refused(tmp_path):
+    tensors = {"a": torch.tensor([1.0, 2.0]), "b": torch.arange(3), "c": torch.zeros(0)}
+    write_tensors(tmp_path / "file", {"format": "toy", "names": ["a", "é"]}, tensors)
+    data = (tmp_path / "file").read_bytes()
+    for place in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[place // 8] ^= 1 << place % 8
+        (tmp_path / "file").write_bytes(damaged)
+        with pytest.raises((ValueError, SafetensorError)):
+            read_tensors(tmp_path / "file", "toy")
+
+
+def test_tensors_that_changed_places_or_kinds_are_refused(tmp_path):
+    one, two = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    write_tensors(tmp_path / "file", {"format": "toy"}, {"a": one, "b": two})
+    data = (tmp_path / "file").read_bytes()
+    for old, new in ((b'"a"', b'"c"'), (b'"F32"', b'"I32"'), (b"[2]", b"[1,2]"), (b'"a"', b'"A"')):
+        assert old in data
+        found = data.replace(old, new)
+        size = int.from_bytes(data[:8], "little") + len(found) - len(data)
+        (tmp_path / "file").write_bytes(size.to_bytes(8, "little") + found[8:])
+        with pytest.raises(ValueError, match="do not match their checksum; take an undamaged copy"):
+            read_tensors(tmp_path / "file", "toy")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_a_header_with_a_number_that_json_or_a_float_cannot_hold_is_refused(tmp_path, number):
+    write_tensors(tmp_path / "file", {}, {})
+    with_header(tmp_path / "file", f'{{"format": "toy", "loss": {number}}}')
+    with pytest.raises(ValueError, match=f"its header holds .*{number}"):
+        read_tensors(tmp_path / "file", "toy")
+
+
+def test_a_header_beyond_64_mb_is_neither_written_nor_read(tmp_path):
+    size = 64 * 2**20
+    assert size == MAX_HEADER
+    with pytest.raises(ValueError, match=r"header has .* bytes, more than the 67,108,864 that a file may"):
+        write_tensors(tmp_path / "file", {"format": "toy", "text": "x" * size}, {})
+    assert names(tmp_path) == []
+    (tmp_path / "file").write_bytes((size + 1).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ValueError, match="more than the 67,108,864 that a file may have"):
+        read_tensors(tmp_path / "file", "toy")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (KeyError("mean"), "it lacks 'mean'"),
+        (RecursionError("maximum recursion depth"), "its header is nested too deeply"),
+        (OverflowError("int too large"), "int too large"),
+        (RuntimeError("first line\nsecond line"), "first line"),
+        (AttributeError(), "AttributeError"),
+        (SafetensorError("InvalidHeader"), "InvalidHeader"),
+    ],
+)
+def test_whatever_a_damaged_file_raises_becomes_one_sentence(error, reason):
+    with pytest.raises(ValueError, match="is not a readable toy") as caught, refusing_damage("file", "toy"):
+        raise error
+    assert str(caught.value) == (
+        f"file is not a readable toy (damaged, cut short, or written by something else): {reason}"
+    )
+    assert caught.value.__cause__ is error

@@ -1,24 +1,30 @@
 """Files: one atomic write for the whole library, and one format, safetensors with a JSON text in its header.
 
 Nothing is pickled. A write is atomic: the file is written into a private folder next to its destination,
-flushed to the disk, and moved into place, so that a reader sees a complete file or none.
+flushed to the disk, and moved into place, so that a reader sees a complete file or none. A file carries a
+SHA-256 of its header and tensors, and is read only if it still has that content.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from safetensors import safe_open
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["read_tensors", "replacing", "write_bytes", "write_tensors"]
+__all__ = ["read_tensors", "refusing_damage", "replacing", "write_bytes", "write_tensors"]
+
+MAX_HEADER = 64 * 2**20  # bytes: a header beyond is no file of ours, and parsing it would fill the memory
 
 
 @contextmanager
@@ -48,18 +54,86 @@ def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, T
     """Write tensors and a header of JSON types; NaN and infinities are refused in the header."""
     text = json.dumps(dict(header), allow_nan=False)
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    write_bytes(path, save(plain, {"json": text}))
+    data = save(plain, {"json": text, "sha256": _checksum(text, plain)})
+    _check_header_size(data[:8])
+    write_bytes(path, data)
 
 
 def read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a file; raises unless its header names this format."""
+    """Header and tensors of an undamaged file whose header says that it has this format."""
+    with path.open("rb") as start:
+        _check_header_size(start.read(8))
     with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get("json")
+        metadata = file.metadata() or {}
+        text, checksum = metadata.get("json"), metadata.get("sha256")
         if text is None:
             raise ValueError("it has no JSON header")
-        header = json.loads(text)
-        if not isinstance(header, dict):
-            raise ValueError(f"its header is a {type(header).__name__}, not an object")
-        if header.get("format") != format:
-            raise ValueError(f"its format is {header.get('format')!r}, not {format!r}")
-        return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if checksum is None:
+            raise ValueError("it has no checksum to show that it is whole; write it again")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if checksum != _checksum(text, tensors):
+        raise ValueError("its contents do not match their checksum; take an undamaged copy")
+    header = json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)
+    if not isinstance(header, dict):
+        raise ValueError(f"its header is a {type(header).__name__}, not an object")
+    if header.get("format") != format:
+        raise ValueError(f"its format is {header.get('format')!r}, not {format!r}")
+    return header, tensors
+
+
+@contextmanager
+def refusing_damage(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Whatever reading a damaged or foreign file raises becomes one sentence: it is no readable `what`."""
+    try:
+        yield
+    except (
+        SafetensorError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError(
+            f"{path} is not a readable {what} (damaged, cut short, or written by something else): "
+            f"{_reason(error)}"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error says, in one line."""
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    if isinstance(error, RecursionError):
+        return "its header is nested too deeply"
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the header, then names, kinds and shapes, then the bytes of all tensors in order of name."""
+    names = sorted(tensors)
+    kinds = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
+    digest = sha256(json.dumps([text, kinds]).encode())
+    for name in names:
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)  # the memory, not a copy
+    return digest.hexdigest()
+
+
+def _check_header_size(start: bytes) -> None:
+    """Raise unless the header, whose size a file begins with, is small enough to be read."""
+    size = int.from_bytes(start, "little")
+    if size > MAX_HEADER:
+        raise ValueError(f"its header has {size:,} bytes, more than the {MAX_HEADER:,} that a file may have")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"its header holds the number {text[:40]}, which is too large")
+    return number
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"its header holds {word}, which is no JSON")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import random
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import torch
 from safetensors.torch import save_file
 
 import bayescore as bs
+from bayescore.inference.result import Outcome
 from bayescore.targets import Gaussian
-from cases import family
+from cases import RUNS, family
+from file_damage import check_that_damage_is_refused, header_of, mutated, read_or_refused, with_header
 
 TARGET = Gaussian.random(3, seed=8)
 
@@ -74,25 +77,6 @@ def test_a_safetensors_file_of_another_program_is_refused(tmp_path: Path) -> Non
     refused(tmp_path / "model.safetensors")
 
 
-def header_of(path: Path) -> tuple[dict, bytes, dict]:
-    """The fit's own header, the tensors' bytes, and the safetensors header around it."""
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    outer = json.loads(data[8 : 8 + size])
-    return json.loads(outer["__metadata__"]["json"]), data[8 + size :], outer
-
-
-def with_header(path: Path, header: object, drop: str | None = None) -> None:
-    """The file again with another header, or without one of its tensors' entries renamed."""
-    _, tensors, outer = header_of(path)
-    outer["__metadata__"]["json"] = header if isinstance(header, str) else json.dumps(header)
-    if drop:
-        outer["somewhere.else"] = outer.pop(drop)
-    text = json.dumps(outer).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + tensors)
-
-
 KEYS = [
     "format",
     "family",
@@ -114,7 +98,7 @@ KEYS = [
 @pytest.mark.parametrize("key", KEYS)
 def test_a_damaged_header_is_refused(path: Path, key: str) -> None:
     """Of another type, or not there: the file is refused by its name, never half understood."""
-    original, _, _ = header_of(path)
+    original = header_of(path)
     kind = type(original[key])
     others = [None, 17, 0.5, "x", [], {}, [[]], {"a": {}}]
     damaged = [{**original, key: value} for value in others if type(value) is not kind]
@@ -140,15 +124,12 @@ def test_a_header_of_another_shape_is_refused(path: Path, header: str) -> None:
     "tensor", ["state.family.mean", "state.family.raw", "state.first", "state.second", "streams"]
 )
 def test_a_missing_tensor_is_refused(path: Path, tensor: str) -> None:
-    header, _, outer = header_of(path)
-    if tensor not in outer:
-        pytest.skip("this version does not write it")
-    with_header(path, header, drop=tensor)
+    with_header(path, header_of(path), rename=tensor)
     refused(path)
 
 
 def test_a_method_that_does_not_exist_is_refused_with_the_nearest_name(path: Path) -> None:
-    header, _, _ = header_of(path)
+    header = header_of(path)
     header["method"]["name"] = "proximate"
     with_header(path, header)
     with pytest.raises(ValueError, match=r"no method called 'proximate'; did you mean 'proximal'\?"):
@@ -164,3 +145,98 @@ def test_a_target_of_another_dtype_is_refused(path: Path) -> None:
     single = bs.targets.LogDensity(lambda x: -x.square().sum(-1), 3, dtype=torch.float32)
     with pytest.raises(ValueError, match="float32"):
         bs.Fit.load(path, single)
+
+
+# -- damage anywhere --------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_or_a_cut_anywhere_is_refused(path: Path) -> None:
+    check_that_damage_is_refused(path, lambda: bs.Fit.load(path, TARGET), flips=300, cuts=100)
+
+
+def test_a_changed_number_in_the_tensors_is_refused(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="do not match their checksum; take an undamaged copy"):
+        bs.Fit.load(path)
+
+
+@pytest.mark.parametrize("run", ["descent full", "bam diagonal", "descent zuko"])
+def test_any_header_is_refused_by_a_sentence_or_read_as_it_is(run: str, tmp_path: Path) -> None:
+    """The checksum is right, so that the header itself is judged: nothing in it is dropped or altered."""
+    method, kind = RUNS[run]
+    path, rng = tmp_path / "fit", random.Random(1)
+    bs.fit(TARGET, family(kind), method, steps=4, seed=3, record_every=2).save(path)
+    valid, read = header_of(path), 0
+    for _ in range(500):
+        with_header(path, mutated(valid, rng))
+        fit = read_or_refused(path, lambda: bs.Fit.load(path))
+        if fit is None:
+            continue
+        read += 1
+        assert fit.summary()
+        fit.save(tmp_path / "again")
+        assert header_of(tmp_path / "again") == header_of(path)
+    assert 0 < read < 250
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("run", ["descent full", "bam full", "advi diagonal", "proximal score diagonal"])
+def test_a_state_that_is_not_finite_is_refused_unless_the_fit_says_that_it_diverged(
+    run: str, number: float, tmp_path: Path
+) -> None:
+    method, kind = RUNS[run]
+    fit = bs.fit(TARGET, family(kind), method, steps=4, seed=3)
+    first = method.init(fit.state.family, 4).tensors()
+    for name in first:
+        tensors = {key: value.clone() for key, value in fit.state.tensors().items()}
+        if not tensors[name].numel() or bool((first[name] == number).any()):
+            continue  # a tensor that the method does not use, or that begins as an infinity
+        tensors[name].view(-1)[0] = number
+        broken = replace(fit, state=fit.state.with_tensors(tensors))
+        broken.save(tmp_path / "fit")
+        with pytest.raises(ValueError, match=f"its tensor {name} is not finite, and it does not say"):
+            bs.Fit.load(tmp_path / "fit")
+        replace(broken, outcome=Outcome.DIVERGED).save(tmp_path / "fit")
+        again = bs.Fit.load(tmp_path / "fit").state.tensors()[name]
+        assert torch.equal(again.nan_to_num(7.0), tensors[name].nan_to_num(7.0))
+
+
+@pytest.mark.parametrize(
+    ("run", "part", "change"),
+    [
+        ("paired bam diagonal", "method", {"draws": 10**12}),
+        ("descent zuko", "family", {"hidden": [10**9, 10**9]}),
+        ("descent zuko", "family", {"transforms": 10**9}),
+        ("descent zuko", "family", {"dim": 10**9}),
+    ],
+)
+def test_a_header_that_asks_for_more_than_the_file_holds_is_refused_before_memory_is_used(
+    run: str, part: str, change: dict, tmp_path: Path
+) -> None:
+    method, kind = RUNS[run]
+    bs.fit(TARGET, family(kind), method, steps=2).save(tmp_path / "fit")
+    header = header_of(tmp_path / "fit")
+    header[part] |= change
+    with_header(tmp_path / "fit", header)
+    with pytest.raises(ValueError, match=r"more parameters than|tensors are not those of"):
+        bs.Fit.load(tmp_path / "fit")
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("method", {"name": "paired-bam", **bs.methods.PairedBaM().config()}),
+        ("family", {"form": "covariance"}),
+        ("family", {"another": 1}),
+    ],
+)
+def test_a_method_and_a_family_that_do_not_go_together_are_refused(
+    path: Path, part: str, change: dict
+) -> None:
+    header = header_of(path)
+    header[part] = change if part == "method" else header[part] | change
+    with_header(path, header)
+    with pytest.raises(ValueError, match=r"cannot fit a FullGaussian|not of the form that its header says"):
+        bs.Fit.load(path)

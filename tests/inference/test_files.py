@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,30 @@ def test_paths_may_be_strings(tmp_path: Path, fit: bs.Fit) -> None:
 def test_a_saved_fit_has_the_permissions_of_any_new_file(path: Path) -> None:
     (path.parent / "plain").write_text("x")
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path.parent / "plain").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".my.fit.{pid}.part", ".my.fit.part", "my.fit.part", "my.fit.tmp", ".my.fit.tmp", "my.fit~", "my.fit"],
+)
+def test_a_planted_link_is_not_followed(name: str, tmp_path: Path, fit: bs.Fit) -> None:
+    (tmp_path / "victim").write_text("precious")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / name.format(pid=os.getpid())).symlink_to(tmp_path / "victim")
+    fit.save(folder / "my.fit")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (folder / "my.fit").is_symlink()
+    assert bs.Fit.load(folder / "my.fit").history == fit.history
+
+
+def test_two_threads_save_one_file_and_neither_fails(tmp_path: Path, fit: bs.Fit) -> None:
+    path = tmp_path / "my.fit"
+    with ThreadPoolExecutor(2) as threads:
+        for saved in [threads.submit(fit.save, path) for _ in range(120)]:
+            saved.result()  # raises what the thread raised
+    assert bs.Fit.load(path).history == fit.history
+    assert [p.name for p in tmp_path.iterdir()] == ["my.fit"]
 
 
 @pytest.mark.parametrize("call", ["os.replace", "os.fsync"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from toy_run import Failing, Killed, killed, run
 
 import bayescore.nn as bnn
+from bayescore.optim import ProximalScore
+from file_damage import check_that_damage_is_refused, header_of, mutated, read_or_refused, with_header
 from toy_problem import loader, network, rings
 
 
@@ -129,14 +132,61 @@ def test_files_that_save_state_has_not_written_are_refused(tmp_path: Path) -> No
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         bnn.load_state(path)
     deep = '{"list": [' * 5000 + "]}" * 5000
-    for tree in ("1", '{"dict": [[[], 1]]}', '{"dict": 1}', '{"set": []}', '{"tensor": "b"}', "{}", deep):
-        text = f'{{"format": "bayescore-run-1", "tree": {tree}}}'
-        save_file({"a": torch.zeros(1)}, path, {"json": text})
-        with pytest.raises(ValueError, match="not a readable checkpoint"):
+    for tree in (
+        "1",
+        "[]",
+        '{"list": "ab"}',
+        '{"dict": [[1.5, 1]]}',
+        '{"dict": [[[], 1]]}',
+        '{"dict": 1}',
+        '{"set": []}',
+        '{"tensor": "b"}',
+        "{}",
+        deep,
+    ):
+        bnn.save_state(path, {"a": torch.zeros(1)})
+        with_header(path, f'{{"format": "bayescore-run-1", "tree": {tree}}}')
+        with pytest.raises(ValueError, match="not a readable checkpoint") as caught:
             bnn.load_state(path)
+        assert "checksum" not in str(caught.value)
     save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="not a readable checkpoint"):
         bnn.load_state(path)
+
+
+def small_run(path: Path) -> bnn.NetworkFit:
+    return bnn.fit(network(), loader(8, 0), epochs=1, validation=loader(8, 1), checkpoint=path)
+
+
+def test_a_flipped_bit_or_a_cut_anywhere_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    small_run(tmp_path / "run")
+    check_that_damage_is_refused(tmp_path / "run", lambda: small_run(tmp_path / "run"), flips=300, cuts=100)
+
+
+def test_a_flipped_bit_or_a_cut_anywhere_in_a_state_is_refused(tmp_path: Path) -> None:
+    path, model = tmp_path / "state", network()
+    opt = ProximalScore(model.parameters(), num_data=64)
+    with opt.sample():
+        model(rings(8, 0)[0]).square().sum().backward()
+    opt.step()
+    bnn.save_state(path, {"optimizer": opt.state_dict(), "step": 1})
+    check_that_damage_is_refused(path, lambda: bnn.load_state(path), flips=300, cuts=100)
+
+
+def test_any_header_of_a_checkpoint_is_refused_by_a_sentence_or_read(tmp_path: Path) -> None:
+    """The checksum is right, so that the header itself is judged."""
+    path, rng, read = tmp_path / "run", random.Random(1), 0
+    small_run(path)
+    valid = header_of(path)
+    for _ in range(500):
+        with_header(path, mutated(valid, rng))
+        state = read_or_refused(path, lambda: bnn.load_state(path))
+        if state is None:
+            continue
+        bnn.save_state(tmp_path / "again", state)
+        assert bnn.load_state(tmp_path / "again").keys() == state.keys()
+        read += read_or_refused(path, lambda: small_run(path)) is not None
+    assert 0 < read < 250
 
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small_networks import NETWORKS, OPTIMIZERS, train
 from torch import nn
@@ -16,6 +16,7 @@ from torch import nn
 from bayescore.nn import DrawsPosterior, Ensemble, GaussianPosterior, PointPosterior, Posterior, select
 from bayescore.posteriors.likelihoods import Gaussian
 from bayescore.posteriors.prediction import ClassPrediction, ValuePrediction
+from file_damage import check_that_damage_is_refused, header_of, mutated, read_or_refused, with_header
 
 CONV = NETWORKS["conv"]
 
@@ -192,12 +193,54 @@ def test_files_that_are_not_this_models_posterior_are_refused(tmp_path: Path) ->
     save_file(tensors, tmp_path / "plain")
     with pytest.raises(ValueError, match="not a readable bayescore posterior"):
         Posterior.load(tmp_path / "plain", case.module())
-    header = {"format": "bayescore-network-1", "kind": "gaussian", "likelihood": {"name": "categorical"}}
-    header["shapes"] = {k: list(p.shape) for k, p in case.module().named_parameters()}
+    header = header_of(path)
     tensors["random.mean.0.weight"] = torch.zeros(1)
-    save_file(tensors, tmp_path / "lie", {"json": json.dumps(header)})
+    save_file(tensors, tmp_path / "lie")
+    with_header(tmp_path / "lie", header)
     with pytest.raises(ValueError, match="damaged"):
         Posterior.load(tmp_path / "lie", case.module())
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_flipped_bit_or_a_cut_anywhere_is_refused_and_the_model_is_as_it_was(
+    members: int, tmp_path: Path
+) -> None:
+    path, model = tmp_path / "net.safetensors", NETWORKS["mlp"].module(seed=4)
+    _, gaussian = trained(network="mlp")
+    posterior = gaussian if members == 1 else Ensemble([gaussian] * members)
+    posterior.save(path)
+    check_that_damage_is_refused(path, lambda: Posterior.load(path, model), flips=300, cuts=100)
+    assert all(map(torch.equal, model.parameters(), gaussian.model.parameters()))
+
+
+def test_any_header_is_refused_by_a_sentence_or_read(tmp_path: Path) -> None:
+    """The checksum is right, so that the header itself is judged."""
+    path, rng, read = tmp_path / "net.safetensors", random.Random(1), 0
+    _, gaussian = trained(network="mlp")
+    x, _ = NETWORKS["mlp"].batch()
+    for posterior in (gaussian, PointPosterior(gaussian.model), Ensemble([gaussian] * 2)):
+        posterior.save(path)
+        valid = header_of(path)
+        for _ in range(200):
+            with_header(path, mutated(valid, rng))
+            found = read_or_refused(path, lambda: Posterior.load(path, NETWORKS["mlp"].module(seed=4)))
+            if found is None:
+                continue
+            read += 1
+            assert found.predict(x, 2).probs.isfinite().all()
+    assert 0 < read < 300
+
+
+def test_ensembles_nested_without_end_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    _, gaussian = trained(network="mlp")
+    gaussian.save(path)
+    inner = json.dumps(header_of(path))
+    for depth in (100, 300, 400, 3000):
+        start = '{"format": "bayescore-network-1", "kind": "ensemble", "members": ['
+        with_header(path, start * depth + inner + "]}" * depth)
+        with pytest.raises(ValueError, match=r"its header is nested too deeply|is damaged"):
+            Posterior.load(path, NETWORKS["mlp"].module())
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "point", "ensemble"])
@@ -210,13 +253,13 @@ def test_a_file_with_strange_options_is_refused_and_the_model_is_as_it_was(kind:
         "ensemble": Ensemble([gaussian] * 2),
     }
     kinds[kind].save(path)
-    with safe_open(path, framework="pt") as file:
-        header = json.loads(file.metadata()["json"])
+    header = header_of(path)
     config = {"temperature": "x"} if kind == "point" else {"x": 1}
     (header["members"][1] if kind == "ensemble" else header)["config"] = config
-    save_file(load_file(path), path, {"json": json.dumps(header)})
-    with pytest.raises(ValueError, match="not a readable bayescore posterior"):
+    with_header(path, header)
+    with pytest.raises(ValueError, match="not a readable bayescore posterior") as caught:
         Posterior.load(path, model)
+    assert "checksum" not in str(caught.value)
     same = zip(model.parameters(), NETWORKS["mlp"].module(seed=4).parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in same)
 

@@ -21,6 +21,7 @@ from bayescore.inference.export import columns, groups, inference_data, model_of
 from bayescore.inference.history import History
 from bayescore.initial.checks import check_match
 from bayescore.initial.finding import Start
+from bayescore.io import refusing_damage
 from bayescore.methods.base import Method, State
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
@@ -244,10 +245,12 @@ class Fit:
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"there is no saved fit at {path}")
-        with storage.refusing_damage(path):
+        with refusing_damage(path, "bayescore fit"):
             fields = storage.read(path, torch.device("cpu") if target is None else target.device)
             if target is not None:
                 check_match(target, fields["family"])
+            if fields["outcome"] not in Outcome.__members__:
+                raise ValueError(f"its outcome is {fields['outcome']!r}, which no run has")
             fields |= {"outcome": Outcome[fields["outcome"]], "pending": Pending(*fields["pending"])}
             return cls(target=target, **fields)
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bayescore.checks import check_count, check_number
-from bayescore.io import read_tensors, write_tensors
+from bayescore.io import read_tensors, refusing_damage, write_tensors
 from bayescore.nn.methods import TrainingMethod
 from bayescore.nn.plain import check_adam
 from bayescore.posteriors.base import WeightPosterior, restored_on_failure, unpack_posterior
@@ -68,15 +67,13 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read what `save_state` wrote; tensors come back on the CPU."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no checkpoint at {path}")
-    try:
+    with refusing_damage(path, "checkpoint"):
         header, tensors = read_tensors(Path(path), FORMAT)
+        if header.keys() != {"format", "tree"}:
+            raise ValueError(f"its header holds {', '.join(sorted(header))}, not format and tree")
         state = _decode(header["tree"], tensors)
         if not isinstance(state, dict):
             raise ValueError("it holds no dict")
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise ValueError(
-            f"{path} is not a readable checkpoint (truncated, or written by something else): {error}"
-        ) from error
     return state
 
 
@@ -102,17 +99,24 @@ def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def _decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(tree, list):
+        raise ValueError("it holds a list that does not say what it is")
     if not isinstance(tree, dict):
         return tree
     ((kind, value),) = tree.items()
     if kind == "tensor":
         return tensors[value]
-    if kind == "dict":
-        return {key: _decode(part, tensors) for key, part in value}
-    if kind == "float":
+    if kind == "float" and isinstance(value, str):
         return float(value)
-    if kind not in ("list", "tuple"):
-        raise ValueError(f"it holds a {kind!r}")
+    if kind not in ("dict", "list", "tuple") or not isinstance(value, list):
+        raise ValueError(f"it holds a {kind!r} that is a {type(value).__name__}")
+    if kind == "dict":
+        if not all(isinstance(key, str | int) for key, _ in value):
+            raise ValueError("it holds a dict with a key that is neither a text nor a number")
+        found = {key: _decode(part, tensors) for key, part in value}
+        if len(found) != len(value):
+            raise ValueError("it holds a dict with one key twice")
+        return found
     parts = [_decode(part, tensors) for part in value]
     return tuple(parts) if kind == "tuple" else parts
 
@@ -245,20 +249,22 @@ def read_checkpoint(path: Path, run: Run) -> RunState:
     """Restore the run from the file; a file that is damaged, or of another run, is refused."""
     content = load_state(path)
     here, there = run.identity, content.get("settings")
-    if not isinstance(there, dict) or not isinstance(there.get("shapes"), dict):
-        raise ValueError(f"{path} is not a readable checkpoint: it does not say of which run it is")
-    names = matched(there["shapes"], here["shapes"])
-    there["shapes"] = {names[name]: shape for name, shape in there["shapes"].items()}
-    for key in {**here, **there}:
-        if key not in here or key not in there or here[key] != there[key]:
-            raise ValueError(
-                f"{path} is the checkpoint of another run: its {key} is {_setting(there, key)}, "
-                f"this one's is {_setting(here, key)}; remove the file or name another"
-            )
+    with refusing_damage(path, "checkpoint"):
+        if not isinstance(there, dict) or not isinstance(there.get("shapes"), dict):
+            raise ValueError("it does not say of which run it is")
+        names = matched(there["shapes"], here["shapes"])
+        there["shapes"] = {names[name]: shape for name, shape in there["shapes"].items()}
+        missing = object()
+        other = [key for key in {**here, **there} if here.get(key, missing) != there.get(key, missing)]
+    if other:
+        raise ValueError(
+            f"{path} is the checkpoint of another run: its {other[0]} is {_setting(there, other[0])}, "
+            f"this one's is {_setting(here, other[0])}; remove the file or name another"
+        )
     with restored_on_failure(run.model, run.likelihood):
         try:
             return _restore(path, content, run)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             what = f"it lacks {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"{path} is damaged ({what}); remove the file or name another") from error
 

@@ -114,7 +114,11 @@ class Posterior(ABC):
         """
         file = PosteriorFile.read(Path(path))
         with restored_on_failure(*([model] if isinstance(model, nn.Module) else model)):
-            return unpack_posterior(file, model, likelihood)
+            try:
+                return unpack_posterior(file, model, likelihood)
+            except RecursionError:  # ensembles of ensembles
+                with file.refusing_damage():
+                    raise
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Header and tensors of the file, as `storage` describes them."""
@@ -128,10 +132,8 @@ class Posterior(ABC):
 
 def unpack_posterior(file: PosteriorFile, model: Any, likelihood: Any) -> Posterior:
     """The posterior in a file, of the kind that its header names."""
-    try:
+    with file.refusing_damage():
         kind = KINDS[file.header["kind"]]
-    except (KeyError, TypeError) as error:
-        raise file.unreadable(error) from error
     return kind.unpack(file, model, likelihood)
 
 
@@ -308,12 +310,10 @@ class WeightPosterior(Posterior):
 
     @classmethod
     def unpack(cls, file: PosteriorFile, model: Any, likelihood: Any) -> Self:
-        try:
+        with file.refusing_damage():
             config = dict(file.header.get("config", {}))
             shapes = {name: tuple(shape) for name, shape in file.header["shapes"].items()}
             like = file.likelihood(likelihood)
-        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise file.unreadable(error) from error
         own = own_tensors(model)
         here = matched(shapes, own)  # the saved module and this one may be wrapped differently
         shapes = {here[name]: shape for name, shape in shapes.items()}
@@ -327,10 +327,8 @@ class WeightPosterior(Posterior):
             random.setdefault(what, {})[known] = value.to(device)
         file.check_tensors(shapes, random, fixed, cls.leading)
         copy_into(own, fixed)
-        try:
+        with file.refusing_damage():
             posterior = cls.rebuild(model, random, like.to(device), **config)
-        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            raise file.unreadable(error) from error
         copy_into(own, posterior.centre())
         return posterior
 

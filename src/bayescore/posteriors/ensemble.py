@@ -78,19 +78,17 @@ class Ensemble(Posterior):
     @classmethod
     def unpack(cls, file: PosteriorFile, model: Any, likelihood: Any) -> Ensemble:
         """As `Posterior.unpack`; `model` is one module for all members, or a sequence with one for each."""
-        try:
+        with file.refusing_damage():
             headers = list(file.header["members"])
-        except (KeyError, TypeError) as error:
-            raise file.unreadable(error) from error
         models = [model] * len(headers) if isinstance(model, nn.Module) else list(model)
         if len(models) != len(headers):
             raise ValueError(f"{file.path} holds an ensemble of {len(headers)}; got {len(models)} models")
-        members = [
+        parts = [
             PosteriorFile(file.path, header, file.tensors_under(str(i))) for i, header in enumerate(headers)
         ]
-        return cls(
-            [unpack_posterior(part, own, likelihood) for part, own in zip(members, models, strict=True)]
-        )
+        members = [unpack_posterior(part, own, likelihood) for part, own in zip(parts, models, strict=True)]
+        with file.refusing_damage():
+            return cls(members)
 
 
 def _with_one_likelihood(rows: list[Any]) -> list[ClassPrediction] | list[ValuePrediction]:

@@ -9,14 +9,14 @@ An ensemble's header lists those of its members; the names of member i's tensors
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import Tensor
 
-from bayescore.io import read_tensors, write_tensors
+from bayescore.io import read_tensors, refusing_damage, write_tensors
 from bayescore.posteriors.likelihoods import KINDS, Function, Likelihood, as_likelihood, frozen
 
 __all__ = ["PosteriorFile", "likelihood_header"]
@@ -38,23 +38,16 @@ class PosteriorFile:
     def read(cls, path: Path) -> PosteriorFile:
         if not path.is_file():
             raise FileNotFoundError(f"there is no saved posterior at {path}")
-        try:
+        with cls(path, {}, {}).refusing_damage():
             return cls(path, *read_tensors(path, FORMAT))
-        except (
-            SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError,
-        ) as error:  # fmt: skip
-            raise cls(path, {}, {}).unreadable(error) from error
 
     def write(self) -> None:
         """Write the file atomically."""
         write_tensors(self.path, {"format": FORMAT, **self.header}, self.tensors)
 
-    def unreadable(self, error: Exception) -> ValueError:
-        """The error for a file that cannot be read as a posterior."""
-        return ValueError(
-            f"{self.path} is not a readable bayescore posterior (truncated, or written by something else): "
-            f"{error}"
-        )
+    def refusing_damage(self) -> AbstractContextManager[None]:
+        """What the block raises becomes one sentence: this is no readable posterior."""
+        return refusing_damage(self.path, "bayescore posterior")
 
     def tensors_under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with `prefix` and a dot, under the rest of their names."""
