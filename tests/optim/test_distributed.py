@@ -1,11 +1,17 @@
-"""Two processes with half of every batch each are one process with the whole batch."""
+"""Two processes with half of every batch each are one process with the whole batch.
+
+What would let the processes drift apart is refused on each of them.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from small_networks import NETWORKS, train
 
@@ -36,11 +42,79 @@ dist.destroy_process_group()
 """
 
 
-def test_two_processes_equal_one_with_the_joined_batch(tmp_path: Path) -> None:
+MISTAKES = """
+import json, sys, torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+rank, folder = int(sys.argv[2]), sys.argv[3]
+from bayescore.optim import ProximalScore
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+mesh, cpu = init_device_mesh("cpu", (2,)), torch.device("cpu")
+found = {}
+
+def train(model, opt, steps=3):
+    for _ in range(steps):
+        with opt.sample():
+            model(torch.ones(4, 8)).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+
+def attempt(name, shard, late=False, twice=False, **options):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    try:
+        if late:
+            opt = ProximalScore(model.parameters(), 50)
+        model = shard(model)
+        if not late:
+            opt = ProximalScore(model.parameters(), 50, **options)
+        if twice and rank:
+            saved = ProximalScore(nn.Linear(8, 4).parameters(), 50, lr=0.1, init_sd=0.05)
+            saved.param_groups[0].update(updates=7, step=7)
+            opt.load_state_dict(saved.state_dict())
+        train(model, opt)
+        found[name] = "trained"
+    except Exception as error:
+        found[name] = f"{type(error).__name__}: {error}"
+    dist.barrier()
+
+ddp = DistributedDataParallel
+attempt("fsdp1", lambda m: FullyShardedDataParallel(m, device_id=cpu))
+attempt("fsdp1 views", lambda m: FullyShardedDataParallel(m, device_id=cpu, use_orig_params=True))
+attempt("fsdp1 late", lambda m: FullyShardedDataParallel(m, device_id=cpu, use_orig_params=True), late=True)
+attempt("fsdp2", lambda m: fully_shard(m, mesh=mesh))
+attempt("tensor parallel", lambda m: parallelize_module(m, mesh, ColwiseParallel()))
+attempt("seeds", ddp, seed=rank)
+attempt("options", ddp, temperature=1.0 + rank)
+attempt("updates", ddp, twice=True, lr=0.1, init_sd=0.05)
+calls, gather = [], dist.all_gather
+dist.all_gather = lambda *args, **more: (calls.append(1), gather(*args, **more))[1]
+attempt("agreeing", ddp, seed=3)
+found["comparisons"] = len(calls)
+with open(f"{folder}/{rank}.json", "w") as file:
+    json.dump(found, file)
+dist.destroy_process_group()
+"""
+
+
+def run_two(program: str, folder: Path) -> None:
     here = str(Path(__file__).parent)
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, here]
-    workers = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
-    assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
+    command = [sys.executable, "-W", "ignore", "-c", program, here]
+    workers = [subprocess.Popen([*command, str(rank), str(folder)]) for rank in range(2)]
+    try:
+        assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def test_two_processes_equal_one_with_the_joined_batch(tmp_path: Path) -> None:
+    run_two(PROGRAM, tmp_path)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True)["state"] for rank in range(2)]
     case = NETWORKS["mlp"]
     model = case.module(torch.float64)
@@ -51,3 +125,33 @@ def test_two_processes_equal_one_with_the_joined_batch(tmp_path: Path) -> None:
         for name, value in state.items():
             assert torch.equal(ranks[0][key][name], ranks[1][key][name])
             torch.testing.assert_close(ranks[0][key][name], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes was told."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    run_two(MISTAKES, folder)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("kind", ["fsdp1", "fsdp1 views", "fsdp1 late", "fsdp2", "tensor parallel"])
+def test_sharded_parameters_are_refused_on_every_process(found: list[dict[str, Any]], kind: str) -> None:
+    for told in found:
+        assert told[kind].startswith("TypeError: sharded parameters are not supported yet")
+        assert told[kind].endswith("use DistributedDataParallel")
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("seeds", "seeds"), ("options", "options"), ("updates", "numbers of updates")]
+)
+def test_processes_that_would_drift_apart_are_refused_on_every_process(
+    found: list[dict[str, Any]], kind: str, what: str
+) -> None:
+    for told in found:
+        assert told[kind].startswith("ValueError: the processes of this distributed run have different")
+        assert f"different {what}" in told[kind]
+
+
+def test_processes_are_compared_once(found: list[dict[str, Any]]) -> None:
+    assert [(told["agreeing"], told["comparisons"]) for told in found] == [("trained", 1)] * 2

@@ -49,6 +49,7 @@ from torch import Tensor, nn
 
 from bayescore.checks import unknown_name
 from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
+from bayescore.optim.distributed import check_processes_agree, check_whole
 from bayescore.optim.engine import (
     Bucket,
     Kernel,
@@ -163,6 +164,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         self._open = False
+        self._compared = False  # with the other processes of a distributed run
         self._size = 0  # trained weights, as of the last block
         self._versions: dict[Tensor, tuple[int, int]] = {}
         self._used: dict[Tensor, tuple[int, int]] = {}  # versions of the gradients of the last step
@@ -188,6 +190,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
+            check_whole(group["params"])
             check_group(group)
             self._check(group)
             for p in group["params"]:
@@ -379,6 +382,11 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """Write a draw of the weights into the module for the length of the block."""
         if self._open:
             raise RuntimeError("sample() was entered inside sample(); close the first block before the next")
+        for group in self.param_groups:
+            check_whole(group["params"])  # again: a module can be sharded after its optimizer was made
+        if not self._compared:
+            check_processes_agree(self.param_groups)
+            self._compared = True
         self._collect_last()
         self._release_draws()
         members = list(self._members())
@@ -498,6 +506,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 self._forget()  # draws of one batch do not belong to the next
                 raise
         draws = self._head["taken"]
+        if not draws and self._is_dry_run():
+            list(self._members())  # makes the state
+            return loss
         if draws < self.least_draws:
             raise RuntimeError(
                 f"{type(self).__name__} needs {self.least_draws} draw(s) per step and there were {draws}; "
@@ -514,6 +525,16 @@ class BayesianOptimizer(torch.optim.Optimizer):
             if moved:
                 self._average()
         return loss
+
+    def _is_dry_run(self) -> bool:
+        """Whether this step only asks for the state: no state yet, rates and gradients of zero.
+
+        That is how torch.distributed.checkpoint makes the state of an optimizer that it is about to load.
+        """
+        if self.state or any(group["lr"] != 0 for group in self.param_groups):
+            return False
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.requires_grad]
+        return all(g is not None and not g.any() for g in gradients)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard gradients, and, outside of a block, the draws since the last step too."""

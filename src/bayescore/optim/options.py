@@ -236,7 +236,7 @@ def initial_sd(group: dict[str, Any]) -> float:
     """
     precision = group["num_data"] / group["temperature"] + group["prior_sd"] ** -2.0
     found = min(WIDEST, precision**-0.5)
-    weights = [p.detach() for p in group["params"] if not p.is_meta]
+    weights = [p.detach() for p in group["params"]]
     squares = sum(float(torch.linalg.vector_norm(p)) ** 2 for p in weights)
     if squares > 0 and math.isfinite(squares):
         found = min(found, WIDEST_SHARE * math.sqrt(squares / sum(p.numel() for p in weights)))
