@@ -19,6 +19,7 @@ from typing import IO, Any, cast
 __all__ = ["parse_json", "read_content", "read_json", "read_text"]
 
 TEXT_LIMIT = 256 * 2**20
+PARTS_LIMIT = 5_000_000  # "[]," takes 3 bytes in a file and 64 in memory
 CHUNK = 2**20
 # what zipfile, gzip and zlib raise for damage; RuntimeError is an encrypted file or an unknown compression
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, UnicodeDecodeError)
@@ -69,6 +70,12 @@ def read_json(path: Path) -> Any:
 
 def parse_json(text: str, label: str) -> Any:
     """The value that a JSON text holds; `label` says whose text it is."""
+    parts = sum(text.count(sign) for sign in '[{"')
+    if parts > PARTS_LIMIT:
+        raise ValueError(
+            f"{label} holds about {parts:,} lists, objects and strings, and at most "
+            f"{PARTS_LIMIT:,} are read; replace it"
+        )
     try:
         return json.loads(text)
     except RecursionError:

@@ -78,3 +78,16 @@ def test_files_larger_than_the_limit_are_refused_before_they_are_read(tmp_path: 
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2**21
+
+
+def test_a_file_that_would_take_much_more_memory_than_room_is_refused(tmp_path: Path) -> None:
+    packed = tmp_path / "data.json.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data.json", '{"y": [' + "[]," * 6_000_000 + "0]}")
+    assert packed.stat().st_size < 50_000
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="about 6,000,004 lists, objects and strings, and at most 5,000,000"):
+        data_text(packed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 * 2**20
