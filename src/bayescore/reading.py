@@ -16,28 +16,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-__all__ = ["JSON_LIMIT", "parse_json", "read_content", "read_json", "read_text"]
+__all__ = ["parse_json", "read_content", "read_json", "read_text"]
 
-JSON_LIMIT = 256 * 2**20
+TEXT_LIMIT = 256 * 2**20
+PARTS_LIMIT = 5_000_000  # "[]," takes 3 bytes in a file and 64 in memory
 CHUNK = 2**20
 # what zipfile, gzip and zlib raise for damage; RuntimeError is an encrypted file or an unknown compression
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, UnicodeDecodeError)
 
 
-def read_content(path: Path, limit: int, remedy: str = "replace it") -> bytes:
+def read_content(path: Path, limit: int, remedy: str = "replace it", what: str = "file") -> bytes:
     """The bytes of a file, uncompressed if it is a .gz or a .zip (which must hold one file).
 
     Arguments:
         path: the file.
         limit: the most bytes that are read; a file that holds more is refused.
         remedy: what to do with a file that is refused.
+        what: what a missing file is called.
     """
     try:
         there = path.is_file()
     except OSError:  # such as a name that is too long
         there = False
     if not there:
-        raise FileNotFoundError(f"there is no file at {str(path)[:200]}")
+        raise FileNotFoundError(f"there is no {what} at {str(path)[:200]}")
     try:
         with _opened(path) as (file, size):
             parts, read = [], 0
@@ -53,10 +55,10 @@ def read_content(path: Path, limit: int, remedy: str = "replace it") -> bytes:
     raise ValueError(f"{path} holds at least {size:,} bytes, and at most {limit:,} are expected; {remedy}")
 
 
-def read_text(path: Path, limit: int = JSON_LIMIT) -> str:
-    """The text of a file of at most `limit` bytes, which must be UTF-8."""
+def read_text(path: Path, what: str = "file") -> str:
+    """The text of a file of at most 256 MB, which must be UTF-8."""
     try:
-        return read_content(path, limit).decode()
+        return read_content(path, TEXT_LIMIT, what=what).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8 ({error}); save it as such") from error
 
@@ -68,6 +70,12 @@ def read_json(path: Path) -> Any:
 
 def parse_json(text: str, label: str) -> Any:
     """The value that a JSON text holds; `label` says whose text it is."""
+    parts = sum(text.count(sign) for sign in '[{"')
+    if parts > PARTS_LIMIT:
+        raise ValueError(
+            f"{label} holds about {parts:,} lists, objects and strings, and at most "
+            f"{PARTS_LIMIT:,} are read; replace it"
+        )
     try:
         return json.loads(text)
     except RecursionError:

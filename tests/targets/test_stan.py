@@ -309,6 +309,30 @@ def test_data_may_come_from_a_file(tmp_path: Path, target: Stan) -> None:
         Stan(PROGRAM, file)
 
 
+@pytest.mark.parametrize(
+    ("N", "y"),
+    [
+        ("NaN", "[1, 2, 3]"),
+        ("-Infinity", "[1, 2, 3]"),
+        ("99999999999999999999", "[1, 2, 3]"),
+        ("3", "[1, 2, 1" + "0" * 400 + "]"),
+        ("3", '["a", 2, 3]'),
+        ("3", "null"),
+        ("true", "[1]"),
+        ("3", '{"a": 1}'),
+        ("3", "[" * 700 + "]" * 700),
+        ("3", "[[1], [2, 3], 4]"),
+        ("-1", "[]"),
+        ("1.5", "[1]"),
+    ],
+)
+def test_words_and_kinds_that_stan_does_not_take_end_in_a_sentence(tmp_path: Path, N: str, y: str) -> None:
+    file = tmp_path / "data.json"
+    file.write_text(f'{{"N": {N}, "y": {y}, "mood": 0}}')
+    with pytest.raises(ValueError, match=r"everything\.stan does not take these data"):
+        Stan(PROGRAM, file)
+
+
 def test_data_of_a_wrong_kind_are_named() -> None:
     with pytest.raises(TypeError, match="'y' must be numbers, lists, arrays or tensors; got set"):
         Stan(PROGRAM, {"N": 3, "y": {1.0, 2.0}, "mood": 0})

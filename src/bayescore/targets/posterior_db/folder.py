@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bayescore.checks import unknown_name
 from bayescore.reading import read_json
-from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.posterior_db.named_arrays import arrays
 from bayescore.targets.stan.variables import Variable, unpack, variables_of
 
 __all__ = ["Entry", "Folder"]

@@ -20,7 +20,7 @@ from torch.nn.functional import logsigmoid, pad
 
 from bayescore.targets.constraints import Interval, Positive, Real
 from bayescore.targets.model import ConstrainedModel, Values
-from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.posterior_db.named_arrays import arrays
 
 __all__ = ["Garch"]
 

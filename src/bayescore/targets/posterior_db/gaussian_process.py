@@ -21,7 +21,7 @@ from bayescore.checks import check_memory
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Positive, Real
 from bayescore.targets.model import ConstrainedModel, Values
-from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.posterior_db.named_arrays import arrays
 
 __all__ = ["GaussianProcessCounts"]
 

@@ -20,7 +20,7 @@ from bayescore.checks import check_memory
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Positive
 from bayescore.targets.model import ConstrainedModel
-from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.posterior_db.named_arrays import arrays
 
 __all__ = ["GaussianProcessNormal"]
 

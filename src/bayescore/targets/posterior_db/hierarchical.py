@@ -19,7 +19,7 @@ from torch import Tensor
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Positive, Real
 from bayescore.targets.model import ConstrainedModel, Values
-from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.posterior_db.named_arrays import arrays
 
 __all__ = ["CentredSchools", "NonCentredSchools"]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayescore.targets.constraints import Positive, Real
-from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.posterior_db.named_arrays import arrays
 from bayescore.targets.posterior_db.regression import LOG_2PI, Regression
 
 __all__ = ["BayesianRegression", "KidScores", "LogEarnings", "Mesquite"]

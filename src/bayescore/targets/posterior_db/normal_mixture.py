@@ -24,7 +24,7 @@ from torch.nn.functional import logsigmoid
 from bayescore.rng import Streams
 from bayescore.targets.constraints import Interval, Ordered, Positive
 from bayescore.targets.model import ConstrainedModel
-from bayescore.targets.posterior_db.arrays import arrays
+from bayescore.targets.posterior_db.named_arrays import arrays
 
 __all__ = ["NormalMixture"]
 

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from bayescore.reading import parse_json, read_text
 
 __all__ = ["Data", "data_text"]
 
 Data = Mapping[str, Any] | str | os.PathLike[str] | None
 
 
-def data_text(data: Data) -> str:
-    """JSON from a dict (numbers, lists, arrays, tensors), from a file, or {} for a program without data."""
+def data_text(data: Data) -> tuple[str, frozenset[str]]:
+    """JSON from a dict (numbers, lists, arrays, tensors), from a file, or {} for a program without data; and
+    the names in it."""
     if data is None:
-        return "{}"
+        return "{}", frozenset()
     if isinstance(data, Mapping):
-        return json.dumps({_name(name): _plain(name, value) for name, value in data.items()})
+        try:
+            plain = {_name(name): _plain(name, value) for name, value in data.items()}
+            return json.dumps(plain), frozenset(plain)
+        except RecursionError:
+            raise ValueError(
+                "the data are nested too deeply, or a list holds itself; give flat arrays"
+            ) from None
     if isinstance(data, str | os.PathLike):
         path = Path(data)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no data file at {path}")
-        text = path.read_text(encoding="utf-8")
-        try:
-            found = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is not readable JSON: {error}") from error
+        text = read_text(path, "data file")
+        found = parse_json(text, str(path))
         if not isinstance(found, dict):
             kind = type(found).__name__
             raise ValueError(f"{path} must hold a JSON object, the data by name; it holds a {kind}")
-        return text
+        return text, frozenset(found)
     raise TypeError(f"data must be a dict, the path of a JSON file or None; got {type(data).__name__}")
 
 
@@ -47,6 +53,9 @@ def _plain(name: str, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        digits = round(value.bit_length() * math.log10(2))
+        raise ValueError(f"the data {name!r} must be numbers up to 1e308; got one of about {digits} digits")
     if isinstance(value, int | float):
         return value
     if isinstance(value, list | tuple):

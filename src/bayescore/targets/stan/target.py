@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
+from bayescore.reading import read_text
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
 from bayescore.targets.stan.bridgestan import BridgeStanModel
@@ -78,14 +79,14 @@ class Stan(Target):
         check_count("threads", threads)
         _check_seed(seed)
         text, self.label, include = _read(program)
-        numbers = data_text(data)
+        numbers, given = data_text(data)
         library = build_library(
-            text, self.label, include, cache_dir, lambda: self._check(text, include, numbers)
+            text, self.label, include, cache_dir, lambda: self._check(text, include, given)
         )
         try:
             model = CompiledModel(library, numbers, seed, threads)
         except ValueError as error:
-            missing = _missing(text, include, numbers)
+            missing = _missing(text, include, given)
             hint = f"; missing: {', '.join(missing)}" if missing else ""
             raise ValueError(f"{self.label} does not take these data: {error}{hint}") from error
         self._use_model(model, propto, jacobian)
@@ -101,11 +102,11 @@ class Stan(Target):
         target._use_model(BridgeStanModel(model), propto, jacobian)
         return target
 
-    def _check(self, program: str, include: Path | None, numbers: str) -> None:
+    def _check(self, program: str, include: Path | None, given: frozenset[str]) -> None:
         """Refuse, before half a minute of compiling, a program without parameters and missing data."""
         if not declared(find_toolchain(), program, include, "parameters"):
             raise self._nothing_to_infer()
-        if missing := _missing(program, include, numbers):
+        if missing := _missing(program, include, given):
             raise ValueError(f"{self.label} does not take these data: missing: {', '.join(missing)}")
 
     def _nothing_to_infer(self) -> ValueError:
@@ -229,9 +230,7 @@ def _read(program: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
     if not isinstance(program, str | os.PathLike):
         raise TypeError(f"program must be the path of a .stan file or its text; got {type(program).__name__}")
     path = Path(program)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no Stan program at {path}")
-    return path.read_text(encoding="utf-8"), path.name, path.resolve().parent
+    return read_text(path, "Stan program"), path.name, path.resolve().parent
 
 
 def _check_seed(seed: int) -> None:
@@ -240,12 +239,8 @@ def _check_seed(seed: int) -> None:
         raise ValueError(f"Stan takes seeds below 2^32; got {seed}")
 
 
-def _missing(program: str, include: Path | None, numbers: str) -> list[str]:
-    """The data that the program declares and the JSON text does not hold."""
-    try:
-        given = json.loads(numbers)
-    except json.JSONDecodeError:
-        return []
+def _missing(program: str, include: Path | None, given: frozenset[str]) -> list[str]:
+    """The data that the program declares and that are not given."""
     return [name for name in declared(find_toolchain(), program, include, "inputs") if name not in given]
 
 
