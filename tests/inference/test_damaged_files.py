@@ -188,19 +188,22 @@ def test_a_state_that_is_not_finite_is_refused_unless_the_fit_says_that_it_diver
 ) -> None:
     method, kind = RUNS[run]
     fit = bs.fit(TARGET, family(kind), method, steps=4, seed=3)
-    first = method.init(fit.state.family, 4).tensors()
+    first, path = method.init(fit.state.family, 4).tensors(), tmp_path / "fit"
     for name in first:
         tensors = {key: value.clone() for key, value in fit.state.tensors().items()}
         if not tensors[name].numel() or bool((first[name] == number).any()):
             continue  # a tensor that the method does not use, or that begins as an infinity
         tensors[name].view(-1)[0] = number
         broken = replace(fit, state=fit.state.with_tensors(tensors))
-        broken.save(tmp_path / "fit")
-        with pytest.raises(ValueError, match=f"its tensor {name} is not finite, and it does not say"):
-            bs.Fit.load(tmp_path / "fit")
-        replace(broken, outcome=Outcome.DIVERGED).save(tmp_path / "fit")
-        again = bs.Fit.load(tmp_path / "fit").state.tensors()[name]
+        why = f"its tensor {name} is not finite, and it does not say that it diverged"
+        with pytest.raises(ValueError, match=f"the fit cannot be saved: {why}"):
+            broken.save(path)
+        replace(broken, outcome=Outcome.DIVERGED).save(path)
+        again = bs.Fit.load(path).state.tensors()[name]
         assert torch.equal(again.nan_to_num(7.0), tensors[name].nan_to_num(7.0))
+        with_header(path, header_of(path) | {"outcome": "BUDGET"})
+        with pytest.raises(ValueError, match=why):
+            bs.Fit.load(path)
 
 
 @pytest.mark.parametrize(

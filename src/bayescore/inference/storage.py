@@ -51,6 +51,12 @@ def write(path: Path, fit: Fit) -> None:
             raise TypeError(
                 f"{key}={value!r} is a function and cannot be saved; use a named schedule or a number"
             )
+    tensors = fit.state.tensors()
+    if fit.outcome.name != "DIVERGED":  # what could not be read is not written
+        try:
+            _check_finite(fit.method.init(fit.state.family, fit.state.horizon), tensors)
+        except ValueError as error:
+            raise ValueError(f"the fit cannot be saved: {error}; fit again with smaller steps") from error
     header = {
         "format": FORMAT,
         "family": {"name": fit.family.name, **fit.family.config()},
@@ -67,8 +73,8 @@ def write(path: Path, fit: Fit) -> None:
         "notes": fit.notes,
         "objections": fit._objections,
     }
-    tensors = {f"state.{key}": value for key, value in fit.state.tensors().items()}
-    write_tensors(path, header, {**tensors, "streams": fit.streams})
+    stored = {f"state.{key}": value for key, value in tensors.items()}
+    write_tensors(path, header, {**stored, "streams": fit.streams})
 
 
 def _encode(value: float) -> float | str:
@@ -191,5 +197,8 @@ def _check_like(fresh: State, stored: dict[str, Tensor]) -> None:
 def _check_finite(fresh: State, stored: dict[str, Tensor]) -> None:
     """Raise where a number of the state is neither finite nor the infinity with which a method begins."""
     for name, value in fresh.tensors().items():
-        if not (stored[name].isfinite() | (stored[name] == value)).all():
+        possible = stored[name].isfinite()
+        if not name.startswith("family."):
+            possible |= stored[name] == value
+        if not possible.all():
             raise ValueError(f"its tensor {name} is not finite, and it does not say that it diverged")
