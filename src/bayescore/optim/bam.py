@@ -19,7 +19,7 @@ from bayescore.rules.curvature import follow
 
 __all__ = ["BaM", "PairedBaM"]
 
-SMALLEST = 1e-20  # lam that moves nothing: what a rate of 0 becomes
+SMALLEST = 1e-18  # lam that moves nothing and whose square is a float32 number: what a rate of 0 becomes
 PUBLISHED_SUMS = ("sum_g", "sum_e", "sum_gg", "sum_xg", "sum_ee", "sum_first_g")
 
 
