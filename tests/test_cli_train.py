@@ -53,6 +53,16 @@ def test_training_prints_its_scores_and_writes_its_files(method, tmp_path, capsy
         (["--output", "net.txt"], ".safetensors"),
         (["--set", "lr"], "key=value"),
         (["--set", "colour=3"], "colour"),
+        (["--hidden", "99999999999"], "--hidden must be at most 1,000,000; got 99999999999"),
+        (["--hidden", "600000,600000"], "make --hidden smaller"),
+        (["--epochs", "99999999999999999999"], "--epochs must be at most 1,000,000,000"),
+        (["--steps", "99999999999999999999"], "--steps"),
+        (["--batch-size", "99999999999999999999"], "--batch-size must be at most"),
+        (["--draws", "99999999999999999999"], "--draws must be at most"),
+        (["--patience", "99999999999999999999"], "--patience must be at most"),
+        (["--seed", "99999999999999999999"], "--seed must be a whole number from"),
+        (["--set", "prior_sd=1e-200"], "prior_sd must be a positive number between"),
+        (["--set", "num_data=9999999999999999999999"], "num_data must be at most"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, sentence, capsys, tmp_path, monkeypatch):

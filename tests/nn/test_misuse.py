@@ -228,3 +228,67 @@ def test_ensembles_of_ensembles_mix_values() -> None:
     singles = [bnn.Ensemble(members[:2]).predict(x, 11), members[2].predict(x, 11, seed=1), point.predict(x)]
     expected = torch.stack([single.mean for single in singles]).mean(0)
     torch.testing.assert_close(prediction.mean, expected, rtol=0.05, atol=0.02)
+
+
+METHODS = ["proximal", "descent", "advi", "bam", "published-bam", "sgld", "plain", "swag"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_module_without_parameters_is_refused(method: str) -> None:
+    with pytest.raises(ValueError, match=r"the module has no parameters to train \(Tanh\)"):
+        bnn.fit(nn.Tanh(), loader(64, 0, 8), method=method, epochs=3)
+
+
+@pytest.mark.parametrize("label", [2, -1])
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_labels_out_of_range_are_named(label: int, part: str) -> None:
+    x, y = rings(32, 0)
+    wrong = y.clone()
+    wrong[3] = label
+    sets = {"training": y, "validation": y, part: wrong}
+    batches = {name: DataLoader(TensorDataset(x, labels), 8) for name, labels in sets.items()}
+    with pytest.raises(
+        ValueError, match=rf"class labels must be from 0 to 1, .*; got {label}: number the labels"
+    ):
+        bnn.fit(network(), batches["training"], epochs=1, validation=batches["validation"])
+
+
+def test_data_without_a_label_are_left_out_as_torch_does() -> None:
+    x, y = rings(32, 0)
+    y[3] = -100
+    bnn.fit(network(), DataLoader(TensorDataset(x, y), 8), epochs=1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_network_on_the_meta_device_is_refused(method: str) -> None:
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="is on the meta device and has no numbers; make the weights first"):
+        bnn.fit(model, loader(64, 0, 8), method=method, epochs=3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        pytest.param("num_data", 10**400, r"num_data must be at most 1e\+18; got about 1e400", id="num_data"),
+        ("prior_sd", 1e-200, r"prior_sd must be a positive number between .*; got 1e-200"),
+        ("temperature", 1e-200, r"temperature must be a positive number between .*; got 1e-200"),
+        ("init_sd", 1e-200, r"init_sd"),
+        ("point_lr", math.nan, "point_lr must be a positive number; got nan"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_training(
+    method: str, option: str, value: float, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        bnn.fit(network(), loader(64, 0, 8), method=method, epochs=3, **{option: value})
+
+
+@pytest.mark.parametrize(("method", "options"), [("proximal", {"lr": 1e9}), ("plain", {"prior_sd": 1e-18})])
+def test_a_fit_whose_weights_overflow_says_what_to_lower(method: str, options: dict[str, float]) -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
+    with pytest.raises(
+        FloatingPointError, match=r"from finite gradients: lower lr .* last checkpoint is good"
+    ):
+        bnn.fit(model, loader(64, 0, 8), method=method, epochs=3, **options)

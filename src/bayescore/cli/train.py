@@ -5,6 +5,7 @@ What needs torch is imported when the command runs, so that its help and its com
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import bayescore as bs
-from bayescore.checks import check_count, unknown_name
+from bayescore.checks import check_count, check_memory, unknown_name
 from bayescore.cli.terminal import console, errors_as_sentences, warnings_as_sentences
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ __all__ = ["train_command"]
 #: names for the help and the completion; a test compares them with `bayescore.data` and `bayescore.nn`
 DATA_SETS = ["mnist", "digits"]
 METHODS = ["proximal", "descent", "advi", "bam", "published-bam", "sgld", "plain", "dropout", "swag"]
+MOST = 10**9  # epochs, images of a batch, draws
+WIDEST = 10**6  # units of a layer
+NUMBERS = 5  # per weight while it is trained: itself, its gradient, and three of the optimizer's
 HEADINGS = {
     "error": "test error",
     "nll": "NLL",
@@ -77,8 +81,12 @@ def train_command(
                 raise unknown_name("method", method, METHODS)
             if not 0 < fraction < 1:
                 raise ValueError(f"--fraction must lie strictly between 0 and 1; got {fraction:g}")
-            for option, count in {"--epochs": epochs, "--batch-size": batch_size, "--draws": draws}.items():
-                check_count(option, count)
+            counts = {"--epochs": epochs, "--batch-size": batch_size, "--draws": draws}
+            counts |= {} if patience is None else {"--patience": patience}
+            for option, count in counts.items():
+                _check_size(option, count, MOST)
+            if not -(2**63) <= seed < 2**63:
+                raise ValueError(f"--seed must be a whole number from -2^63 to 2^63 - 1; got {seed}")
             widths = _widths(hidden)
             options = _options(settings or [])
         if output is not None:
@@ -116,8 +124,14 @@ def _widths(text: str) -> list[int]:
     except ValueError:
         raise ValueError(f"--hidden is a list of widths such as 1000,1000; got {text!r}") from None
     for width in widths:
-        check_count("--hidden", width)
+        _check_size("--hidden", width, WIDEST)
     return widths
+
+
+def _check_size(option: str, value: int, most: int) -> None:
+    check_count(option, value)
+    if value > most:
+        raise ValueError(f"{option} must be at most {most:,}; got {value}")
 
 
 def _options(words: list[str]) -> dict[str, Any]:
@@ -151,6 +165,9 @@ def _train(
 
     train, validation = parts.train, parts.validation
     classes = 1 + int(torch.cat([train.y, validation.y]).max())
+    layers = itertools.pairwise((train.x[0].numel(), *widths, classes))
+    need = NUMBERS * 4 * sum((before + 1) * after for before, after in layers)
+    check_memory("training this network", need, torch.device("cpu"), "make --hidden smaller")
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         model = mlp(train.x[0].numel(), widths, classes)

@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 
-from bayescore.checks import check_count, check_number
+from bayescore.checks import check_count
+from bayescore.optim.checkpoint import possible
+from bayescore.optim.distributed import check_whole
+from bayescore.optim.options import check_num_data, positive
 
 __all__ = ["PlainAdam", "check_adam"]
 
@@ -37,15 +40,16 @@ class PlainAdam(torch.optim.Adam):
         temperature: float = 1.0,
         max_skips: int = 20,
     ) -> None:
-        check_count("num_data", num_data)
-        check_number("lr", lr)
-        check_number("temperature", temperature)
-        if not prior_sd > 0:
-            raise ValueError(f"prior_sd must be positive; got {prior_sd}")
+        check_num_data(num_data)
+        positive("lr", lr)
+        positive("temperature", temperature)
+        positive("prior_sd", prior_sd, infinite=True)
+        check_count("max_skips", max_skips)
         delta = temperature / num_data * float(prior_sd) ** -2.0
         super().__init__(params, lr=lr, weight_decay=delta, fused=True)
         counters = {"updates": 0, "skipped": 0, "skipped_in_a_row": 0, "max_skips": max_skips}
         for group in self.param_groups:
+            check_whole(group["params"])
             group.update(counters)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -55,10 +59,11 @@ class PlainAdam(torch.optim.Adam):
             with torch.enable_grad():
                 loss = closure()
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if all(bool(torch.isfinite(g).all()) for g in grads):
+        if all(possible("gradient", g) for g in grads):
             super().step()
             self._count(updates=1)
             self.param_groups[0]["skipped_in_a_row"] = 0
+            self._check_state()
         else:
             self._skip()
         return loss
@@ -78,6 +83,19 @@ class PlainAdam(torch.optim.Adam):
                 f"{head['skipped_in_a_row']} updates in a row had gradients that were not finite; "
                 "lower lr, or check the data"
             )
+
+    def _check_state(self) -> None:
+        """Raise if finite gradients have driven the weights or Adam's moments out of range."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = {"weights": p.detach(), **self.state.get(p, {})}
+                if not all(possible(what, value) for what, value in state.items()):
+                    raise FloatingPointError(
+                        "the weights, or Adam's moments, left the range of numbers that float32 can square "
+                        f"by update {group['updates']}, from finite gradients: lower lr ({group['lr']:g}) or "
+                        "temperature, or give prior_sd nearer to the size of the weights; this state is "
+                        "lost, and the last checkpoint is good"
+                    )
 
     def _count(self, **changes: int) -> None:
         for name, change in changes.items():

@@ -21,6 +21,7 @@ from bayescore.checks import check_count
 from bayescore.nn.checkpoint import Run, RunState
 from bayescore.nn.loop import epoch_stream, out_of_patience, train
 from bayescore.nn.methods import training_method
+from bayescore.optim.options import positive
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.ensemble import Ensemble
 from bayescore.posteriors.likelihoods import Function, Likelihood, as_likelihood
@@ -114,6 +115,11 @@ def fit(
             raise ValueError(
                 "checkpoint_every counts the steps between two writes; pass checkpoint=, the file"
             )
+    positive("point_lr", point_lr)
+    if not any(True for _ in model.parameters()):
+        raise ValueError(
+            f"the module has no parameters to train ({type(model).__name__}); pass one with weights"
+        )
     device = next(model.parameters()).device
     like = as_likelihood(likelihood).to(device)
     data = num_data if num_data is not None else _size(train_loader)

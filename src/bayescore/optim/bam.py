@@ -19,7 +19,7 @@ from bayescore.rules.curvature import follow
 
 __all__ = ["BaM", "PairedBaM"]
 
-SMALLEST = 1e-20  # stands for lam = 0: moves nothing and can be divided by
+SMALLEST = 1e-18  # stands for lam = 0: moves nothing, and its square is a float32 number
 PUBLISHED_SUMS = ("sum_g", "sum_e", "sum_gg", "sum_xg", "sum_ee", "sum_first_g")
 
 

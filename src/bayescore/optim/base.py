@@ -48,7 +48,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import unknown_name
-from bayescore.optim.checkpoint import check_checkpoint, restored_tensors
+from bayescore.optim.checkpoint import check_checkpoint, possible, restored_tensors
 from bayescore.optim.distributed import check_processes_agree, check_whole
 from bayescore.optim.engine import (
     Bucket,
@@ -94,6 +94,7 @@ __all__ = ["BayesianOptimizer", "Seen"]
 
 GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
 STOPPED = 1e-12  # a smaller learning rate in a checkpoint is that of a schedule that has ended, and valid
+EARLY, EVERY = 10, 100  # the state is checked after each of the first updates, and then every so many
 SUMS = ("sum_g", "sum_xg", "sum_e", "sum_ee")
 
 
@@ -313,6 +314,11 @@ class BayesianOptimizer(torch.optim.Optimizer):
             self._release_draws([p])
         value = p.detach().to(torch.float64 if p.dtype == torch.float64 else torch.float32)
         if "mean" not in state:
+            if not possible("mean", value):
+                raise ValueError(
+                    f"a parameter of the shape {tuple(p.shape)} holds numbers that are not finite before its "
+                    "first update; initialise it, or load other weights"
+                )
             state["mean"] = value.clone(memory_format=torch.contiguous_format)
             prior = prior_tensor(member.group, member.position, state["mean"])
             if prior is not None:
@@ -524,6 +530,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
                     group["last_draws"] = draws
             if moved:
                 self._average()
+                if self._head["updates"] <= EARLY or self._head["updates"] % EVERY == 0:
+                    self._check_state()
         return loss
 
     def _is_dry_run(self) -> bool:
@@ -609,8 +617,25 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 elif group["average"] and "mean" in state:  # the option was set during the run
                     state["average"] = state["mean"].clone()
 
+    def _check_state(self) -> None:
+        """Raise if finite gradients have driven the posterior out of the range of its numbers."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = {"weights": p.detach(), **self.state[p]} if p in self.state else {}
+                lost = (what for what, value in state.items() if not possible(what, value))
+                for what in (what for what in lost if not what.startswith("sum_")):  # sums are gradients
+                    raise FloatingPointError(
+                        f"{what} of a parameter of the shape {tuple(p.shape)} left the range of numbers that "
+                        f"float32 can square by update {group['updates']}, from finite gradients: "
+                        f"lower lr ({group['lr']:g}) or temperature ({group['temperature']:g}), or give "
+                        "prior_sd and init_sd nearer to the size of the weights; this state is lost, and the "
+                        "last checkpoint is good"
+                    )
+
     def _skip(self, count: int = 1) -> None:
         """Count an update that is left out because gradients are not finite; warn the first time."""
+        self._release_draws()
+        self._check_state()  # which may be why they are not finite
         self._count("skipped", count)
         self._count("skipped_in_a_row", 1)
         head = self._head
@@ -690,6 +715,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             raise RuntimeError("posterior() was called inside sample(); close the block first")
         self._release_draws()
         members = {m.weight: m for m in self._members(frozen=True)}
+        self._check_state()
         names = {name: members[p] for name, p in model.named_parameters() if p in members}
         if len(names) != len(members):
             raise ValueError(
@@ -708,6 +734,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
         self._release_draws()  # of a block that failed because it had no gradient
         list(self._members())  # makes the state
+        self._check_state()
         found = super().state_dict()
         for group in found["param_groups"]:
             if isinstance(group["prior_mean"], dict):

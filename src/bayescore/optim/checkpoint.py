@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayescore.optim.gradients import LARGEST
 from bayescore.posteriors.wrappers import matched
 
-__all__ = ["check_checkpoint", "restored_tensors"]
+__all__ = ["check_checkpoint", "possible", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
 NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
@@ -93,18 +95,25 @@ def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str
             raise ValueError(
                 f"the checkpoint is damaged: {what} of {called} is missing or of another shape or kind"
             )
-        if not _possible(what, value):
+        if not possible(what, value):
             raise ValueError(f"the checkpoint is damaged: {what} of {called} holds impossible numbers")
 
 
-def _possible(what: str, value: Tensor) -> bool:
-    """Whether a state tensor has values that training can produce."""
-    if what == "statistics":  # mean slopes have either sign; squares may be infinite if the loss has exploded
-        return bool((value[1:] >= 0).all()) and not bool(value.isnan().any())
-    sound = bool(value.isfinite().all())
+def possible(what: str, value: Tensor) -> bool:
+    """Whether a tensor has values that training can produce.
+
+    The smallest and the largest tell: they are NaN if any number is.
+    """
+    if not value.numel():
+        return True
+    least, most = (float(extreme) for extreme in value.aminmax())
+    if what == "statistics":  # mean slopes have either sign; squares may be infinite
+        return float(value[1:].amin()) >= 0 and not math.isnan(most)
+    bound = LARGEST if what == "weights" else math.inf
+    sound = -bound < least and most < bound
     if what == "sd":
-        return sound and bool((value > 0).all())
-    return sound and (what not in SQUARES or bool((value >= 0).all()))
+        return sound and least > 0
+    return sound and (what not in SQUARES or least >= 0)
 
 
 def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tensor, str, str]]:

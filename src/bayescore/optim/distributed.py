@@ -21,7 +21,7 @@ __all__ = ["check_processes_agree", "check_whole"]
 #: what the processes compare, and how a user makes it equal
 COMPARED = {
     "seeds": "pass the same seed= to the optimizer of every process",
-    "options": "make the optimizer with the same options on every process, after DistributedDataParallel",
+    "options": "give every process the same options, and make the optimizer after DistributedDataParallel",
     "numbers of updates": "load the same checkpoint on every process",
 }
 

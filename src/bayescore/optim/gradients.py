@@ -21,6 +21,7 @@ from torch import Tensor
 from bayescore.optim.engine import Bucket
 
 __all__ = [
+    "LARGEST",
     "UsedGradient",
     "backward_calls",
     "check_mean_loss",

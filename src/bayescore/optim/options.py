@@ -20,11 +20,13 @@ __all__ = [
     "WHOLE",
     "CommonOptions",
     "check_group",
+    "check_num_data",
     "check_own_groups",
     "check_prior_names",
     "initial_sd",
     "positive",
     "prior_tensor",
+    "shown",
 ]
 
 
@@ -87,27 +89,54 @@ WHOLE = ("draws", "accumulate", "seed", "max_skips", "update_in_backward")
 #: running sums ("collected"), ...
 COUNTERS = ("step", "updates", "taken", "collected", "skipped", "skipped_in_a_row", "last_draws")
 
+#: the range of options whose squares float32 can hold
+LEAST, MOST = 1e-18, 1e18
 SLIP = 0.8  # least similarity at which one word counts as a misspelling of another: "wieght" has 0.83
 #: largest default init_sd, absolute and relative to the root mean square of the weights
 WIDEST, WIDEST_SHARE = 0.05, 0.5
 
 
 def positive(name: str, value: Any, *, infinite: bool = False) -> None:
-    """Raise unless `value` is a positive number."""
+    """Raise unless `value` is a positive number whose square and inverse a rule can use."""
     number = not isinstance(value, bool) and isinstance(value, int | float)
-    if not number or not value > 0 or (math.isinf(value) and not infinite):
+    if not number or not value > 0 or (value == math.inf and not infinite):
         raise ValueError(f"{name} must be a positive number; got {value!r}")
+    if value == math.inf:
+        return
+    if not LEAST <= value <= MOST:
+        flat = ", or be math.inf" if infinite else ""
+        raise ValueError(
+            f"{name} must be a positive number between {LEAST:g} and {MOST:g}{flat}, because its square must "
+            f"be a float32 number; got {shown(value)}"
+        )
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence shows it: a whole number of very many digits by its size."""
+    long = isinstance(value, int) and abs(value) > MOST
+    return f"about 1e{math.log10(abs(value)):.0f}" if long else repr(value)
+
+
+def check_num_data(value: Any) -> None:
+    """Raise unless `value` can be the size of a data set."""
+    check_count("num_data", value)
+    if value > MOST:
+        raise ValueError(f"num_data must be at most {MOST:g}; got {shown(value)}")
 
 
 def check_group(group: dict[str, Any]) -> None:
+#: the range of options whose squares float32 can hold
+LEAST, MOST = 1e-18, 1e18
     """Raise unless the shared options of a parameter group are valid."""
     check_count("num_data", group["num_data"])
     for name in ("draws", "accumulate", "max_skips"):
         check_count(name, group[name])
     for name in ("steep_watch", *COUNTERS):
         check_count(name, group[name], 0)
-    for name in ("temperature", "lr", "lr_factor"):
+    for name in ("temperature", "lr"):
         positive(name, group[name])
+    if not 0 < group["lr_factor"] <= 1:
+        raise ValueError(f"lr_factor must be positive and at most 1; got {group['lr_factor']!r}")
     positive("prior_sd", group["prior_sd"], infinite=True)
     if group["weight_decay"] != 0:
         positive("weight_decay", group["weight_decay"])
@@ -156,8 +185,11 @@ def _check_prior_mean(group: dict[str, Any]) -> None:
                 "prior_mean as a state dict needs the parameters' names; "
                 "pass model.named_parameters() instead of model.parameters()"
             )
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"prior_mean must be 0, 'current', or a state dict by name; got {value!r}")
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST:
+        raise ValueError(
+            f"prior_mean must be 0 or a number up to {MOST:g}, 'current', or a state dict by name; "
+            f"got {shown(value)}"
+        )
 
 
 def check_prior_names(groups: list[dict[str, Any]]) -> None:
@@ -224,7 +256,13 @@ def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor |
             f"prior_mean[{name!r}] has the shape {tuple(value[name].shape)} and the parameter "
             f"{tuple(mean.shape)}; leave the name out for a prior centred at zero"
         )
-    return value[name].detach().to(mean).clone()
+    given = value[name].detach().to(mean).clone()
+    if not given.isfinite().all():
+        raise ValueError(
+            f"prior_mean[{name!r}] holds numbers that are not finite; leave the name out for a prior centred "
+            "at zero, or load other weights"
+        )
+    return given
 
 
 def initial_sd(group: dict[str, Any]) -> float:
@@ -240,4 +278,4 @@ def initial_sd(group: dict[str, Any]) -> float:
     squares = sum(float(torch.linalg.vector_norm(p)) ** 2 for p in weights)
     if squares > 0 and math.isfinite(squares):
         found = min(found, WIDEST_SHARE * math.sqrt(squares / sum(p.numel() for p in weights)))
-    return float(found)
+    return max(LEAST, float(found))

@@ -33,6 +33,9 @@ __all__ = [
 ]
 
 
+IGNORED = -100  # torch's label of a datum without one
+
+
 def over_event(terms: Tensor) -> Tensor:
     """Sum (n, *event) over the event, to (n,)."""
     return terms.flatten(1).sum(1) if terms.dim() > 1 else terms
@@ -92,7 +95,8 @@ class Categorical(Likelihood):
                 f"class labels must be whole numbers; got {y.dtype}: for values use 'gaussian', "
                 "for binary outcomes 'bernoulli', for soft labels a callable"
             )
-        return over_event(-F.cross_entropy(outputs, y, reduction="none"))
+        check_labels(y[y != IGNORED], outputs.shape[1])
+        return over_event(-F.cross_entropy(outputs, y, reduction="none", ignore_index=IGNORED))
 
     def probs(self, outputs: Tensor) -> Tensor:
         check_logits(outputs)
@@ -235,6 +239,16 @@ def check_logits(outputs: Tensor) -> None:
         raise ValueError(
             f"outputs {tuple(outputs.shape)} are not logits of two classes or more, (n, K); "
             "say what they are: likelihood='gaussian' for values, 'bernoulli' for one logit"
+        )
+
+
+def check_labels(y: Tensor, classes: int) -> None:
+    """Raise unless every label is one of 0 to classes - 1."""
+    wrong = y[(y < 0) | (y >= classes)]
+    if wrong.numel():
+        raise ValueError(
+            f"class labels must be from 0 to {classes - 1}, one for each of the {classes} outputs; "
+            f"got {int(wrong.flatten()[0])}: number the labels from 0, or give the model more outputs"
         )
 
 

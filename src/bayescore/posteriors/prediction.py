@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayescore.posteriors.likelihoods import Likelihood, check_event
+from bayescore.posteriors.likelihoods import Likelihood, check_event, check_labels
 
 __all__ = [
     "ClassPrediction",
@@ -94,6 +94,7 @@ class ClassPrediction(Prediction):
                 raise ValueError("binary outcomes must be 0 or 1")
             chosen = torch.where(y.bool(), p, (1 - self.probs).clamp_min(torch.finfo(p.dtype).tiny))
         else:
+            check_labels(y, p.shape[1])
             chosen = p.gather(1, y.unsqueeze(1)).squeeze(1)
         return chosen.log().flatten(1).sum(1) if chosen.dim() > 1 else chosen.log()
 
