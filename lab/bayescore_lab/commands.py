@@ -14,7 +14,7 @@ import typer
 
 from bayescore_lab.bench.commands import app as bench
 from bayescore_lab.engine.declare import Experiment, find_experiments
-from bayescore_lab.engine.plans import Plan, listed, pick, plan
+from bayescore_lab.engine.plans import Plan, check_jobs, listed, pick, plan
 from bayescore_lab.engine.terminal import Terminal, show_progress, tally_text
 
 __all__ = ["add_commands"]
@@ -58,8 +58,8 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
                 plan(one, profile, seeds, None if methods is None else listed(methods, one.methods))
                 for one in chosen
             ]
-            if jobs is not None and jobs < 1:
-                raise ValueError(f"the number of jobs must be at least 1; got {jobs}")
+            if jobs is not None:
+                check_jobs(jobs)
         except ValueError as problem:
             raise typer.BadParameter(str(problem)) from problem
         raise typer.Exit(_reproduce(plans, out, jobs))

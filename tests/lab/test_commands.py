@@ -67,8 +67,10 @@ def test_methods_and_seeds_choose_a_part_of_the_grid(command, tmp_path):
         (["toi"], "there is no experiment called 'toi'; did you mean 'toy'?"),
         (["toy", "--profile", "papr"], "did you mean 'paper'?"),
         (["toy", "--methods", "ours"], "did you mean 'Ours'?"),
-        (["toy", "--jobs", 0], "the number of jobs must be at least 1; got 0"),
-        (["toy", "--seeds", 0], "the number of seeds must be at least 1; got 0"),
+        (["toy", "--jobs", 0], "the number of jobs must be from 1 to "),
+        (["toy", "--jobs", 10**20], "8 for each core; got 100000000000000000000"),
+        (["toy", "--seeds", 0], "the number of seeds must be from 1 to 10,000; got 0"),
+        (["toy", "--seeds", 10**20 - 1], "the number of seeds must be from 1 to 10,000; got 9999999999"),
     ],
 )
 def test_bad_requests_are_refused_before_anything_is_made(command, tmp_path, words, message):

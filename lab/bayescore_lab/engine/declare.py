@@ -2,7 +2,7 @@
 
 A run is named by (experiment, method, seed, config); everything that can change its result belongs in one of
 them. Runs of one `group` are handed to `execute` together, so that many small fits can run as one; the
-result of a run must not depend on the others in its group.
+result of a run must not depend on the others in its group, but for the rounding of its last digits.
 
 A module of `bayescore_lab/experiments/<area>/` that defines `EXPERIMENT = Experiment(...)`, or `EXPERIMENTS`
 for several, is found; there is no list to add it to.

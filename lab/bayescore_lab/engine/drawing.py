@@ -6,7 +6,7 @@ Drawing only reads records, of the grid that was asked for. All it writes is sma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def _facts(
-    plan: Plan, records: Records, everything: Sequence[Record], corrupt: Sequence[int]
+    plan: Plan, records: Records, everything: Sequence[Record], corrupt: Iterable[int]
 ) -> dict[str, Any]:
     experiment = plan.experiment
     finished = {record.run for record in records}
