@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 import subprocess
 import sys
 
@@ -78,6 +80,34 @@ def test_bad_requests_are_refused_before_anything_is_made(command, tmp_path, wor
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_records_that_cannot_be_appended_to_are_refused_before_the_first_run(command, tmp_path, kind):
+    path, precious = tmp_path / "results" / "toy" / "records.jsonl", tmp_path / "precious"
+    path.parent.mkdir(parents=True)
+    precious.write_bytes(b"a\nprecious\n")
+    {"link": lambda: path.symlink_to(precious), "fifo": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    result = command("reproduce", "toy")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "records.jsonl: is a " in result.output
+    assert "runs done" not in result.output
+    assert precious.read_bytes() == b"a\nprecious\n"
+
+
+def test_damaged_records_are_repeated_and_what_cannot_be_drawn_is_a_sentence(command, tmp_path):
+    assert command("reproduce", "toy", "--seeds", 2).exit_code == 0
+    path = tmp_path / "results" / "toy" / "records.jsonl"
+    first, second, *rest = path.read_text().splitlines()
+    path.write_text("\n".join(["[" * 100_000, second.replace('"seed":', '"sed":'), *rest]) + "\n")
+    assert command("reproduce", "toy", "--seeds", 2).exit_code == 0
+    record = json.loads(first) | {"metrics": {"forward_kl": "low"}}
+    path.write_text("\n".join([json.dumps(record), second, *rest]) + "\n")
+    result = command("reproduce", "toy", "--seeds", 2)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "records.jsonl cannot be drawn (ValueError: forward_kl of" in result.output
 
 
 def test_failing_runs_are_named_and_make_the_exit_code_one(command, tmp_path):

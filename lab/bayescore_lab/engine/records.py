@@ -215,6 +215,17 @@ def by_method(record: Record) -> str:
     return record.method
 
 
+def _number(record: Record, metric: Metric) -> float:
+    if callable(metric):
+        return float(metric(record))
+    value = record.metrics.get(metric, math.nan)
+    if not isinstance(value, int | float):
+        raise ValueError(
+            f"{metric} of {record.method}, seed {record.seed} is {value!r:.40}; expected a number"
+        )
+    return float(value)
+
+
 class Records(Sequence[Record]):
     """Finished runs in the order of the grid, grouped into arms: lines of a figure, rows of a table."""
 
@@ -265,8 +276,7 @@ class Records(Sequence[Record]):
 
     def values(self, metric: Metric, broken: float = math.nan) -> Floats:
         """One number per record; a metric that is missing or NaN counts as `broken`."""
-        read = metric if callable(metric) else lambda record: record.metrics.get(metric, math.nan)
-        values = np.array([float(read(record)) for record in self._records], dtype=np.float64)
+        values = np.array([_number(record, metric) for record in self._records], dtype=np.float64)
         return np.where(np.isnan(values), broken, values)
 
     def pairs(self, metric: Metric, one: str, other: str) -> tuple[Floats, Floats]:
