@@ -14,7 +14,7 @@ import typer
 
 from bayescore_lab.bench.commands import app as bench
 from bayescore_lab.engine.declare import Experiment, find_experiments
-from bayescore_lab.engine.plans import Plan, listed, pick, plan
+from bayescore_lab.engine.plans import Plan, check_jobs, listed, pick, plan
 from bayescore_lab.engine.terminal import Terminal, show_progress, tally_text
 
 __all__ = ["add_commands"]
@@ -58,8 +58,8 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
                 plan(one, profile, seeds, None if methods is None else listed(methods, one.methods))
                 for one in chosen
             ]
-            if jobs is not None and jobs < 1:
-                raise ValueError(f"the number of jobs must be at least 1; got {jobs}")
+            if jobs is not None:
+                check_jobs(jobs)
         except ValueError as problem:
             raise typer.BadParameter(str(problem)) from problem
         raise typer.Exit(_reproduce(plans, out, jobs))
@@ -84,11 +84,11 @@ def _reproduce(plans: Sequence[Plan], out: Path, jobs: int | None) -> int:
     if missing:
         terminal.complain(f"{' and '.join(missing)} must be installed: pip install ./lab")
         return 1
-    from bayescore_lab.engine.drawing import NothingToDraw, draw
+    from bayescore_lab.engine.drawing import CannotDraw, NothingToDraw, draw
     from bayescore_lab.engine.runner import run_plans
 
     terminal.announce(plans)
-    state = "no run was started"
+    state, drawn = "no run was started", True
     try:
         with show_progress(terminal.errors) as progress:
             try:
@@ -100,6 +100,9 @@ def _reproduce(plans: Sequence[Plan], out: Path, jobs: int | None) -> int:
                 terminal.show(one, draw(one, out))
             except NothingToDraw as problem:
                 terminal.complain(problem)
+            except CannotDraw as problem:
+                terminal.complain(problem)
+                drawn = False
     except KeyboardInterrupt:
         terminal.complain(f"stopped: {state}; they are kept in {out}, and the same command continues there")
         return _INTERRUPTED
@@ -109,4 +112,4 @@ def _reproduce(plans: Sequence[Plan], out: Path, jobs: int | None) -> int:
     if tally.failures:
         terminal.show_failures(tally)
         return 1
-    return 0
+    return 0 if drawn else 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 import subprocess
 import sys
 
@@ -67,8 +69,10 @@ def test_methods_and_seeds_choose_a_part_of_the_grid(command, tmp_path):
         (["toi"], "there is no experiment called 'toi'; did you mean 'toy'?"),
         (["toy", "--profile", "papr"], "did you mean 'paper'?"),
         (["toy", "--methods", "ours"], "did you mean 'Ours'?"),
-        (["toy", "--jobs", 0], "the number of jobs must be at least 1; got 0"),
-        (["toy", "--seeds", 0], "the number of seeds must be at least 1; got 0"),
+        (["toy", "--jobs", 0], "the number of jobs must be from 1 to "),
+        (["toy", "--jobs", 10**20], "8 for each core; got 100000000000000000000"),
+        (["toy", "--seeds", 0], "the number of seeds must be from 1 to 10,000; got 0"),
+        (["toy", "--seeds", 10**20 - 1], "the number of seeds must be from 1 to 10,000; got 9999999999"),
     ],
 )
 def test_bad_requests_are_refused_before_anything_is_made(command, tmp_path, words, message):
@@ -76,6 +80,34 @@ def test_bad_requests_are_refused_before_anything_is_made(command, tmp_path, wor
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_records_that_cannot_be_appended_to_are_refused_before_the_first_run(command, tmp_path, kind):
+    path, precious = tmp_path / "results" / "toy" / "records.jsonl", tmp_path / "precious"
+    path.parent.mkdir(parents=True)
+    precious.write_bytes(b"a\nprecious\n")
+    {"link": lambda: path.symlink_to(precious), "fifo": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    result = command("reproduce", "toy")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "records.jsonl: is a " in result.output
+    assert "runs done" not in result.output
+    assert precious.read_bytes() == b"a\nprecious\n"
+
+
+def test_damaged_records_are_repeated_and_what_cannot_be_drawn_is_a_sentence(command, tmp_path):
+    assert command("reproduce", "toy", "--seeds", 2).exit_code == 0
+    path = tmp_path / "results" / "toy" / "records.jsonl"
+    first, second, *rest = path.read_text().splitlines()
+    path.write_text("\n".join(["[" * 100_000, second.replace('"seed":', '"sed":'), *rest]) + "\n")
+    assert command("reproduce", "toy", "--seeds", 2).exit_code == 0
+    record = json.loads(first) | {"metrics": {"forward_kl": "low"}}
+    path.write_text("\n".join([json.dumps(record), second, *rest]) + "\n")
+    result = command("reproduce", "toy", "--seeds", 2)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "records.jsonl cannot be drawn (ValueError: forward_kl of" in result.output
 
 
 def test_failing_runs_are_named_and_make_the_exit_code_one(command, tmp_path):

@@ -19,6 +19,7 @@ from bayescore_lab.engine import (
     Claim,
     Experiment,
     Figure,
+    Imported,
     Outcome,
     PaperValue,
     Profile,
@@ -162,5 +163,25 @@ EXPERIMENT = Experiment(
     paper=PAPER,
     claims=CLAIMS,
 )
+
+FIT = {
+    "method": "bam",
+    "options": {},
+    "steps": 30,
+    "learning_rates": [],
+    "target": {"kind": "gaussian", "dim": 40},
+    "family": {"kind": "gaussian"},
+    "records": 5,
+    "trace_draws": 100,
+    "final_draws": 100,
+}
+
+
+def fit_runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
+    return [Run("Ours", seed, FIT, group="one batch") for seed in seeds]
+
+
+#: eight fits in 40 dimensions as one batch: BLAS rounds otherwise where it is given only one of them
+FITS = replace(EXPERIMENT, id="toy-fits", runs=fit_runs, execute=Imported("toy_fits:execute"))
 
 TWIN = replace(EXPERIMENT, id="toy-twin", title="The same again", location="Fig. 10", claims=())

@@ -1,8 +1,8 @@
 """What an experiment declares: a grid of runs, how to execute them, and what the paper says about them.
 
-A run is identified by (experiment, method, seed, config); everything that can change its result belongs in
-one of them. Runs of one `group` are passed to `execute` together, so that many small fits can run as one; the
-result of a run must not depend on the others in its group.
+A run is named by (experiment, method, seed, config); everything that can change its result belongs in one of
+them. Runs of one `group` are handed to `execute` together, so that many small fits can run as one; the
+result of a run must not depend on the others in its group, but for the rounding of its last digits.
 
 A module of `bayescore_lab/experiments/<area>/` that defines `EXPERIMENT = Experiment(...)`, or `EXPERIMENTS`
 for several, is found automatically.

@@ -6,7 +6,10 @@ above 1 MB). The report is built from the summary and the figures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +18,31 @@ from bayescore.io import write_bytes
 from bayescore.plotting.style import figure_style
 from bayescore_lab.engine.declare import Claim
 from bayescore_lab.engine.figures import png, svg, write_caption
+from bayescore_lab.engine.files import read_bounded
 from bayescore_lab.engine.plans import Plan
 from bayescore_lab.engine.records import Record, Records, RecordStore, dumps, loads, prepare_folder
 from bayescore_lab.engine.tables import Table
 from bayescore_lab.engine.traces import QUANTILES, quantile_trace
 from bayescore_lab.engine.verdicts import Judgement
 
-__all__ = ["FILE_LIMIT", "Drawn", "NothingToDraw", "draw", "write_file"]
+__all__ = ["FILE_LIMIT", "CannotDraw", "Drawn", "NothingToDraw", "draw", "write_file"]
+
+_log = logging.getLogger(__name__)
 
 #: largest size of a committed file, in bytes
 FILE_LIMIT = 1_000_000
 
 
+#: the names of the files that may be removed when the next drawing does not make them
+_DRAWN = re.compile(r"(table|figure)(-[^/\\\0]*)?\.(csv|md|png|svg)")
+
+
 class NothingToDraw(ValueError):
     """There is no finished run of the grid."""
+
+
+class CannotDraw(ValueError):
+    """The records are readable, but the experiment's tables, figures or rules cannot be made from them."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,14 @@ def draw(plan: Plan, out: Path) -> Drawn:
         raise NothingToDraw(f"{plan.experiment.id} has no finished run to draw in {store.path}")
     folder = plan.artefacts(out)
     prepare_folder(folder)
-    tables = plan.experiment.tables(records)
-    judgements = [(claim, claim.rule.judge(records)) for claim in plan.experiment.claims]
+    with _blaming(store.path):
+        tables = plan.experiment.tables(records)
+        judgements = [(claim, claim.rule.judge(records)) for claim in plan.experiment.claims]
     files: dict[str, str | bytes] = {}
     for table in tables:
         files[f"{table.stem}.csv"] = table.csv()
         files[f"{table.stem}.md"] = table.markdown()
-    with figure_style():
+    with figure_style(), _blaming(store.path):
         figures = plan.experiment.figures(records)
         for figure in figures:
             write_caption(figure)
@@ -65,7 +80,8 @@ def draw(plan: Plan, out: Path) -> Drawn:
             files[f"{figure.stem}.svg"] = svg(figure.drawing)
     if len(files) != 2 * (len(tables) + len(figures)):
         raise ValueError(f"the tables or figures of {plan.experiment.id} share a name; give each its own")
-    files["traces.json"] = _traces(plan, records)
+    with _blaming(store.path):
+        files["traces.json"] = _traces(plan, records)
     summary = _facts(plan, records, everything, store.corrupt) | {
         "claims": [
             {"text": claim.text, "location": claim.location, "rule": claim.rule.words} | vars(judgement)
@@ -102,7 +118,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def _facts(
-    plan: Plan, records: Records, everything: Sequence[Record], corrupt: Sequence[int]
+    plan: Plan, records: Records, everything: Sequence[Record], corrupt: Iterable[int]
 ) -> dict[str, Any]:
     experiment = plan.experiment
     finished = {record.run for record in records}
@@ -167,6 +183,20 @@ def _distinct(values: Any) -> list[Any]:
 def _drawn_before(folder: Path) -> set[str]:
     """The files of the last drawing; nothing else in the folder is ever removed."""
     try:
-        return {Path(name).name for name in loads((folder / "summary.json").read_bytes())["files"]}
+        names = set(map(str, loads(read_bounded(folder / "summary.json"))["files"]))
     except (OSError, ValueError, KeyError, TypeError):
         return set()
+    return {name for name in names if _DRAWN.fullmatch(name)}
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Records of the right kinds may still lack what an experiment reads of its own."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+        _log.debug("drawing from %s failed", path, exc_info=True)
+        raise CannotDraw(
+            f"{path} cannot be drawn ({type(problem).__name__}: {problem}); a record there lacks what the "
+            "experiment writes: move the file away and give the same command again"
+        ) from problem

@@ -10,9 +10,13 @@ from typing import Any
 
 from bayescore.checks import unknown_name
 from bayescore_lab.engine.declare import Experiment, Run
+from bayescore_lab.engine.provenance import usable_cores
 from bayescore_lab.engine.records import Record, Records, encode, run_id
 
-__all__ = ["Plan", "listed", "pick", "plan"]
+__all__ = ["Plan", "check_jobs", "listed", "pick", "plan"]
+
+_SEEDS = 10_000  # a grid of more is a slip of the finger: it would fill the memory before the first run
+_JOBS_PER_CORE = 8
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ def plan(
     """The grid of a profile, by default with its own number of seeds and all methods."""
     _check_name(f"profile of {experiment.id}", profile, experiment.profiles)
     count = experiment.profiles[profile].seeds if seeds is None else seeds
-    if count < 1:
-        raise ValueError(f"the number of seeds must be at least 1; got {count}")
+    if not 1 <= count <= _SEEDS:
+        raise ValueError(f"the number of seeds must be from 1 to {_SEEDS:,}; got {count}")
     for method in methods or ():
         _check_name(f"method of {experiment.id}", method, experiment.methods)
     # in the order of the declaration, whatever the order on the command line
@@ -91,6 +95,15 @@ def plan(
             f"{experiment.id} has no runs for profile {profile!r} and methods {', '.join(wanted)}"
         )
     return Plan(experiment, profile, numbers, wanted, runs)
+
+
+def check_jobs(jobs: int) -> None:
+    """Raise ValueError unless this machine can be expected to hold so many processes."""
+    most = _JOBS_PER_CORE * usable_cores()
+    if not 1 <= jobs <= most:
+        raise ValueError(
+            f"the number of jobs must be from 1 to {most}, {_JOBS_PER_CORE} for each core; got {jobs}"
+        )
 
 
 def pick(experiments: Mapping[str, Experiment], name: str) -> Experiment:

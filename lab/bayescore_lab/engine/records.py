@@ -5,14 +5,14 @@ back as floats, everywhere; no setting may use these three strings for anything 
 written with enough digits to be read back bitwise.
 
 A file of records is append-only and safe against kills, full disks and a second process. A record is one
-line, written under an exclusive lock by a single write and flushed to the disk. So the process that holds the
-lock knows that a last line without its newline, or that is not JSON, was cut off by a kill: it is removed. A
-bad line further up was damaged by something else: it is reported by its number and left alone.
+line, written under an exclusive lock by a single write and flushed to the disk. A last line without its
+newline was cut off by a kill, or is being written now: reading ignores it, the next append, which holds the
+lock, removes it. Any other bad line is damage from outside: it is reported by its number and left alone.
+Reading never writes; appending refuses what is not a regular file of this user (`engine.files`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import hashlib
 import json
@@ -29,6 +29,9 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from bayescore_lab.engine.files import SIZE_LIMIT, open_to_append, open_to_read
+from bayescore_lab.engine.shapes import Each, OneOf, check_shape
+
 try:
     import fcntl
 except ImportError:  # a system without file locks: one process per folder
@@ -41,6 +44,7 @@ __all__ = [
     "RecordStore",
     "Records",
     "by_method",
+    "check_outcome",
     "dumps",
     "encode",
     "loads",
@@ -54,6 +58,9 @@ Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_DEPTH = 64  # far more than any record needs, far less than Python's stack holds
+_TOO_DEEP = f"lists and objects are nested more than {_DEPTH} levels deep"
+_WHOLE = range(-(2**63), 2**64)  # the whole numbers that every reader of JSON may be expected to hold
 
 
 def encode(value: Any, where: str = "value", *, nonfinite: Literal["word", "null"] = "word") -> Any:
@@ -92,8 +99,12 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value behind `dumps`, with the three words back as floats."""
-    return _decode(json.loads(text))
+    """The value behind `dumps`, with the three words back as floats; ValueError for what is no such text."""
+    try:
+        value = json.loads(text)
+    except RecursionError as problem:
+        raise ValueError(_TOO_DEEP) from problem
+    return _decode(value)
 
 
 def run_id(experiment: str, method: str, seed: int, config: Mapping[str, Any]) -> str:
@@ -102,14 +113,29 @@ def run_id(experiment: str, method: str, seed: int, config: Mapping[str, Any]) -
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: Any, depth: int = 0) -> Any:
+    """Put the three floats in place of their words, in the lists and objects that were just parsed."""
     if isinstance(value, str):
+        _check_text(value)
         return _WORDS.get(value, value)
-    if isinstance(value, dict):
-        return {key: _decode(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_decode(entry) for entry in value]
+    if isinstance(value, int) and value not in _WHOLE:
+        raise ValueError(f"a whole number has {value.bit_length()} bits; expected at most 64")
+    if isinstance(value, dict | list):
+        if depth == _DEPTH:
+            raise ValueError(_TOO_DEEP)
+        for place, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(place, str):
+                _check_text(place)
+            value[place] = _decode(entry, depth + 1)
     return value
+
+
+def _check_text(text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as problem:  # half of a surrogate pair: legal JSON that no file can hold
+            raise ValueError("a string holds a character that is not in Unicode") from problem
 
 
 @dataclass(frozen=True)
@@ -142,14 +168,42 @@ class Record:
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
-        """The inverse of `line`; raises ValueError if the line is not JSON or not a record."""
+        """The inverse of `line`; ValueError says why the line is not a record."""
         values = loads(line)
-        names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or set(values) != names:
-            raise ValueError("the line is JSON but not a record")
-        if not all(isinstance(values[name], dict) for name in ("config", "metrics", "trace", "status")):
-            raise ValueError("the line has the fields of a record, but not their kinds")
+        check_shape(values, _RECORD, "the record")
+        if strange := values.keys() - _RECORD.keys():
+            raise ValueError(f"the record has the unknown field {min(strange)!r:.40}")
+        check_outcome(values["metrics"], values["trace"])
+        reason = "ended" if values["status"]["state"] == "done" else "error"
+        check_shape(values["status"], {reason: str}, "the record['status']")
         return cls(**values)
+
+
+_RECORD = {
+    "experiment": str,
+    "run": str,
+    "method": str,
+    "seed": int,
+    "config": dict,
+    "metrics": dict,
+    "trace": dict,
+    "score_calls": int,
+    "seconds": float,
+    "status": {"state": OneOf("done", "failed")},
+    "commit": str,
+    "versions": Each(str),
+    "machine": dict,
+    "started": str,
+}
+
+
+def check_outcome(metrics: Mapping[str, Any], trace: Mapping[str, Sequence[float]]) -> None:
+    """Raise ValueError unless metrics and trace, in JSON types, are what a record may hold."""
+    check_shape(metrics, Each((float, bool, str, dict)), "metrics")
+    check_shape(trace, Each([float]), "trace")
+    lengths = {name: len(values) for name, values in trace.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the lists of a trace must have one length; got {lengths}")
 
 
 #: the name of a metric, or a function that reads a number from a record
@@ -159,6 +213,17 @@ Metric = str | Callable[[Record], float]
 def by_method(record: Record) -> str:
     """The usual arm of a record: its method."""
     return record.method
+
+
+def _number(record: Record, metric: Metric) -> float:
+    if callable(metric):
+        return float(metric(record))
+    value = record.metrics.get(metric, math.nan)
+    if not isinstance(value, int | float):
+        raise ValueError(
+            f"{metric} of {record.method}, seed {record.seed} is {value!r:.40}; expected a number"
+        )
+    return float(value)
 
 
 class Records(Sequence[Record]):
@@ -211,8 +276,7 @@ class Records(Sequence[Record]):
 
     def values(self, metric: Metric, broken: float = math.nan) -> Floats:
         """One number per record; a metric that is missing or NaN counts as `broken`."""
-        read = metric if callable(metric) else lambda record: record.metrics.get(metric, math.nan)
-        values = np.array([float(read(record)) for record in self._records], dtype=np.float64)
+        values = np.array([_number(record, metric) for record in self._records], dtype=np.float64)
         return np.where(np.isnan(values), broken, values)
 
     def pairs(self, metric: Metric, one: str, other: str) -> tuple[Floats, Floats]:
@@ -250,8 +314,8 @@ class Lines(Generic[T]):
         name: Callable[[T], str | None] = lambda _: None,
     ) -> None:
         self.path = path
-        #: numbers of the lines that could not be read, counted from 1
-        self.corrupt: list[int] = []
+        #: the lines that could not be read, counted from 1, and why
+        self.corrupt: dict[int, str] = {}
         self._parse, self._line, self._name = parse, line, name
         self._names: set[str] = set()
         self._offset = 0
@@ -259,25 +323,31 @@ class Lines(Generic[T]):
 
     def names(self) -> set[str]:
         """The names of all items, including what other processes have added by now."""
-        if self.path.exists():
-            with self._locked() as file:
-                self._read_new(file)
+        self._read_file()
         return set(self._names)
 
     def read(self) -> list[T]:
         """Every readable item, in the order of the file."""
-        if not self.path.exists():
-            return []
         self._forget()
-        with self._locked() as file:
-            return self._read_new(file)
+        return self._read_file()
+
+    def check(self) -> None:
+        """Raise the OSError that `append` would; make nothing."""
+        with suppress(FileNotFoundError):
+            os.close(open_to_append(self.path, create=False))
 
     def append(self, *items: T) -> bool:
         """Add items unless a name among them is taken; on any error the file is as it was before."""
         lines = [self._line(item) for item in items]
+        if (longest := max(map(len, lines), default=0)) > SIZE_LIMIT:
+            words = f"a line of {longest:,} bytes is longer than the {SIZE_LIMIT:,} that are read back"
+            raise OSError(errno.EFBIG, f"{words}; record less", str(self.path))
         data = b"".join(lines)
         with self._locked() as file:
-            self._read_new(file)
+            _, half = self._read_new(file)
+            if half:
+                os.ftruncate(file, self._offset)
+                _log.info("%s: dropped a half-written line at the end", self.path)
             if any(self._name(item) in self._names for item in items):
                 return False
             try:
@@ -295,7 +365,7 @@ class Lines(Generic[T]):
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        file = open_to_append(self.path)
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -303,30 +373,42 @@ class Lines(Generic[T]):
         finally:
             os.close(file)  # releases the lock
 
-    def _read_new(self, file: int) -> list[T]:
-        """Read what was added since the last read; drop a half-written end. The caller holds the lock."""
-        size = os.fstat(file).st_size
-        if size < self._offset:  # someone replaced the file
+    def _read_file(self) -> list[T]:
+        """Read what was added since the last look, if there is a file."""
+        try:
+            file = open_to_read(self.path)
+        except FileNotFoundError:
+            return []
+        try:
+            return self._read_new(file)[0]
+        finally:
+            os.close(file)
+
+    def _read_new(self, file: int) -> tuple[list[T], bool]:
+        """The items added since the last look, and whether a half-written line follows them."""
+        if os.fstat(file).st_size < self._offset:  # someone replaced the file
             self._forget()
+        items: list[T] = []
         with os.fdopen(os.dup(file), "rb") as stream:
             stream.seek(self._offset)
-            lines = stream.readlines()
-        if lines and not (lines[-1].endswith(b"\n") and _is_json(lines[-1])):
-            half = lines.pop()
-            os.ftruncate(file, size - len(half))
-            _log.info("%s: dropped a half-written line at the end", self.path)
-        items = []
-        for line in lines:
-            try:
-                item = self._parse(line)
-            except ValueError:
-                self._count += 1
-                self._offset += len(line)
-                self.corrupt.append(self._count)
-                continue
-            self._note(item, len(line))
-            items.append(item)
-        return items
+            while line := stream.readline(SIZE_LIMIT):
+                length, end = len(line), line[-1:]
+                while end != b"\n" and (rest := stream.readline(SIZE_LIMIT)):
+                    length, end = length + len(rest), rest[-1:]
+                if end != b"\n":
+                    return items, True
+                try:
+                    if length > len(line):
+                        raise ValueError(f"it has more than {SIZE_LIMIT:,} bytes")
+                    item = self._parse(line)
+                except ValueError as problem:
+                    self._count += 1
+                    self._offset += length
+                    self.corrupt[self._count] = str(problem)
+                    continue
+                self._note(item, length)
+                items.append(item)
+        return items, False
 
     def _note(self, item: T, length: int) -> None:
         self._count += 1
@@ -335,7 +417,7 @@ class Lines(Generic[T]):
             self._names.add(name)
 
     def _forget(self) -> None:
-        self.corrupt, self._names, self._offset, self._count = [], set(), 0, 0
+        self.corrupt, self._names, self._offset, self._count = {}, set(), 0, 0
 
 
 class RecordStore(Lines[Record]):
@@ -365,11 +447,3 @@ def prepare_folder(folder: Path) -> None:
         raise OSError(
             problem.errno, f"cannot write to the folder ({reason}); choose another with --out", str(folder)
         ) from problem
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

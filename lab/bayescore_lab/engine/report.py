@@ -1,13 +1,18 @@
 """The report: one self-contained page of HTML.
 
-It is built from the committed artefacts alone (`summary.json` and the figures next to it), never from
-records, and nothing is computed again. If an experiment was drawn with several profiles, `paper` is shown,
-else the one with most runs.
+It is built from the committed artefacts alone (`summary.json` and the figures beside it), never from records,
+and nothing is computed again. Of an experiment drawn with several profiles, `paper` is shown, else the one
+with most runs.
+
+The artefacts may come from anybody. A summary is read only where it has the kinds that `draw` writes, a
+figure only where it is a file of the summary's own folder; what is left out is said on the page and in the
+log. All text is escaped.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from bayescore_lab.engine.drawing import write_file
+from bayescore_lab.engine.files import read_bounded
 from bayescore_lab.engine.records import dumps, loads
+from bayescore_lab.engine.shapes import OneOf, check_shape
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
 from bayescore_lab.engine.wording import counted, duration, number
 
@@ -33,41 +40,90 @@ _NO_VERDICT = "no verdict"
 
 Summary = Mapping[str, Any]
 
+_log = logging.getLogger(__name__)
+
+#: what the page reads of a summary
+_SUMMARY = {
+    **dict.fromkeys(("experiment", "title", "location", "shows", "command", "profile"), str),
+    **dict.fromkeys(("seeds", "runs", "finished", "failures", "score_calls"), int),
+    "seconds": float,
+    "settings": dict,
+    "commit": [str],
+    "versions": [dict],
+    "machine": [dict],
+    "claims": [
+        {"text": str, "location": str, "rule": str, "sentence": str, "verdict": OneOf(*_VERDICTS)},
+    ],
+    "paper": [{"arm": str, "metric": str, "value": float, "location": str}],
+    "tables": [{"title": str, "note": str, "columns": [str], "cells": [[str]]}],
+    "figures": [{"file": str, "caption": str}],
+}
+
 
 def build_report(out: Path) -> Path:
-    """Write `out/report.html` from the artefacts below `out`; raises ValueError if there are none."""
-    summaries = read_summaries(out)
+    """Write `out/report.html` from what was drawn below `out`; ValueError where nothing was."""
+    summaries, refused = read_summaries(out)
     if not summaries:
-        raise ValueError(f"nothing was drawn in {out} yet; run `bayescore reproduce ID --out {out}` first")
+        nothing = f"nothing was drawn in {out} yet; run `bayescore reproduce ID --out {out}` first"
+        raise ValueError("\n".join(refused) or nothing)
+    for sentence in refused:
+        _log.warning("%s", sentence)
     path = out / "report.html"
-    write_file(path, _page(summaries))
+    write_file(path, _page(summaries, refused))
     return path
 
 
-def read_summaries(out: Path) -> list[tuple[Path, Summary]]:
-    """The summary of each experiment with its folder, in the order of the paper's figures and sections."""
+def read_summaries(out: Path) -> tuple[list[tuple[Path, Summary]], list[str]]:
+    """The summary of each experiment with its folder, in the order of the paper's figures and sections.
+
+    The second list has a sentence for each file that is no summary.
+    """
     best: dict[str, tuple[Path, Summary]] = {}
+    refused = []
     for file in sorted([*out.glob("*/summary.json"), *out.glob("*/*/summary.json")]):
         try:
-            summary = loads(file.read_bytes())
-            key = (summary["profile"] == "paper", summary["finished"])
-            name = str(summary["experiment"])
-        except (ValueError, KeyError, TypeError) as problem:
-            raise ValueError(
-                f"{file} is not a summary that `bayescore reproduce` wrote ({problem}); draw it again"
-            ) from problem
-        other = best.get(name)
-        if other is None or key > (other[1]["profile"] == "paper", other[1]["finished"]):
-            best[name] = (file.parent, summary)
-    return sorted(best.values(), key=lambda pair: (_natural(pair[1]["location"]), pair[1]["experiment"]))
+            summary = _read_summary(file)
+        except (OSError, ValueError) as problem:
+            refused.append(
+                f"{_printable(file)} is not a summary that `bayescore reproduce` wrote and is left out "
+                f"({_reason(problem)}); draw it again"
+            )
+            continue
+        rival = best.get(summary["experiment"])
+        if rival is None or _rank(summary) > _rank(rival[1]):
+            best[summary["experiment"]] = (file.parent, summary)
+    chosen = sorted(best.values(), key=lambda pair: (_natural(pair[1]["location"]), pair[1]["experiment"]))
+    return chosen, refused
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
-    """A sort key that puts "Fig. 2" before "Fig. 10"."""
-    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", text)]
+def _read_summary(file: Path) -> Summary:
+    summary: Summary = loads(read_bounded(file))
+    check_shape(summary, _SUMMARY, "the summary")
+    names = [figure["file"] for figure in summary["figures"]]
+    if len(set(names)) < len(names):
+        raise ValueError("two of its figures are one file")
+    return summary
 
 
-def _page(summaries: Sequence[tuple[Path, Summary]]) -> str:
+def _rank(summary: Summary) -> tuple[bool, int]:
+    return summary["profile"] == "paper", summary["finished"]
+
+
+def _reason(problem: OSError | ValueError) -> str:
+    return (problem.strerror if isinstance(problem, OSError) else None) or str(problem)
+
+
+def _printable(text: str | Path) -> str:
+    """A path may hold bytes that are no text."""
+    return str(text).encode(errors="replace").decode()
+
+
+def _natural(text: str) -> list[tuple[float, str]]:
+    """Sorts "Fig. 2" before "Fig. 10"."""
+    return [(float(part) if part.isdecimal() else -1.0, part) for part in re.split(r"(\d+)", text)]
+
+
+def _page(summaries: Sequence[tuple[Path, Summary]], refused: Sequence[str]) -> str:
     claims = [claim for _, summary in summaries for claim in summary["claims"]]
     counts = Counter(claim["verdict"] for claim in claims)
     tally = "".join(
@@ -78,6 +134,7 @@ def _page(summaries: Sequence[tuple[Path, Summary]]) -> str:
     contents = "".join(
         f'<li><a href="#{escape(s["experiment"])}">{escape(s["title"])}</a></li>' for _, s in summaries
     )
+    left_out = "".join(f"<li>{escape(sentence)}</li>" for sentence in refused)
     runs = sum(summary["finished"] for _, summary in summaries)
     time = duration(sum(summary["seconds"] for _, summary in summaries))
     return f"""<!doctype html>
@@ -102,7 +159,9 @@ one thread.</p>
 <ul class="tally">{tally}</ul>
 {"".join(_claims_of(summary) for _, summary in summaries)}
 <nav aria-label="Experiments"><h2>Experiments</h2><ul>{contents}</ul></nav>
-{"".join(_section(folder, summary) for folder, summary in summaries)}
+{"".join(_section(folder, summary) for folder, summary in summaries)}{
+        f"<h2>Left out</h2><ul>{left_out}</ul>" if left_out else ""
+    }
 </main>
 </body>
 </html>
@@ -112,7 +171,7 @@ one thread.</p>
 def _claims_of(summary: Summary) -> str:
     if not summary["claims"]:
         return ""
-    name, seeds = escape(summary["experiment"]), counted(summary["seeds"], "seed")
+    name, seeds = escape(summary["experiment"]), escape(counted(summary["seeds"], "seed"))
     head = f'<h3><a href="#{name}">{escape(summary["title"])}</a></h3>'
     scope = (
         f'<p class="soft">{escape(summary["location"])}; profile {escape(summary["profile"])}, {seeds}</p>'
@@ -132,7 +191,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
 def _verdict(verdict: str | None) -> str:
     shape, kind = _VERDICTS[verdict]  # type: ignore[index]
     mark = f'<span aria-hidden="true">{shape}</span>'
-    return f'<span class="verdict {kind}">{mark} {verdict or _NO_VERDICT}</span>'
+    return f'<span class="verdict {kind}">{mark} {escape(verdict or _NO_VERDICT)}</span>'
 
 
 def _section(folder: Path, summary: Summary) -> str:
@@ -149,14 +208,27 @@ def _section(folder: Path, summary: Summary) -> str:
 
 
 def _figure(folder: Path, figure: Mapping[str, str]) -> str:
-    """The smaller of the two files, inside the page."""
-    kinds = {"svg": "image/svg+xml", "png": "image/png"}
-    images = [((folder / f"{figure['file']}.{end}").read_bytes(), kind) for end, kind in kinds.items()]
-    data, kind = min(images, key=lambda image: len(image[0]))
+    """The smaller of the two files, inside the page; a sentence where they are not files of the folder."""
+    words = escape(figure["caption"])
+    try:
+        data, kind = _read_figure(folder, figure["file"])
+    except (OSError, ValueError) as problem:
+        sentence = (
+            f"The figure {figure['file']!r:.80} of {_printable(folder)} is left out: {_reason(problem)}."
+        )
+        _log.warning("%s", sentence)
+        return f'<p class="soft">{escape(sentence)}</p><p class="soft">{words}</p>'
     source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    words = escape(figure["caption"], quote=True)
     image = f'<div class="wide" tabindex="0"><img src="{source}" alt="{words}"></div>'
     return f"<figure>{image}<figcaption>{words}</figcaption></figure>"
+
+
+def _read_figure(folder: Path, name: str) -> tuple[bytes, str]:
+    if any(sign in name for sign in "/\\:\0"):
+        raise ValueError("its file must be a plain name, of a file in the same folder")
+    kinds = {"svg": "image/svg+xml", "png": "image/png"}
+    images = [(read_bounded(folder / f"{name}.{end}"), kind) for end, kind in kinds.items()]
+    return min(images, key=lambda image: len(image[0]))
 
 
 def _table(table: Mapping[str, Any]) -> str:
@@ -191,8 +263,10 @@ def _facts(summary: Summary) -> str:
     machines = "; ".join(", ".join(f"{k} {v}" for k, v in found.items()) for found in summary["machine"])
     facts = {
         "command": f"<code>{escape(summary['command'])}</code>",
-        "runs": f"{runs}; {counted(summary['seeds'], 'seed')}; {summary['score_calls']:,} score calls; "
-        f"{duration(summary['seconds'])} on one thread",
+        "runs": escape(
+            f"{runs}; {counted(summary['seeds'], 'seed')}; {summary['score_calls']:,} score calls; "
+            f"{duration(summary['seconds'])} on one thread"
+        ),
         "settings": f"<code>{escape(dumps(summary['settings']))}</code>",
         "commit": f"<code>{escape(', '.join(summary['commit']))}</code>",
         "machine": escape(machines),

@@ -1,8 +1,13 @@
 """Running the missing runs of a grid: resume, schedule, record.
 
-A run that is recorded as finished is never executed again; a failed one is tried again by the next command.
+What is recorded as finished is never recorded again; what failed is tried again by the next command.
 Experiments run in the order given, groups within an experiment by expected cost, the largest first, on one
 pool of processes.
+
+A group of which any run is missing is executed whole, because the last digits of a run depend on the batch
+that it is computed in: after a kill, the same command gives the numbers of an uninterrupted one, bitwise.
+This costs the time of what was recorded of such a group already: after a kill of at most one group per
+process, and at every start of each group in which a run keeps failing.
 """
 
 from __future__ import annotations
@@ -18,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from bayescore_lab.engine import provenance
-from bayescore_lab.engine.plans import Plan
+from bayescore_lab.engine.declare import Run
+from bayescore_lab.engine.plans import Plan, check_jobs
 from bayescore_lab.engine.records import Record, RecordStore, prepare_folder
 from bayescore_lab.engine.workers import Event, Task, work
 
@@ -65,8 +71,7 @@ def run_plans(
     disk is full; the records until then are safe.
     """
     count = provenance.usable_cores() if jobs is None else jobs
-    if count < 1:
-        raise ValueError(f"the number of jobs must be at least 1; got {count}")
+    check_jobs(count)
     return _Session(plans, out).run(count, watch)
 
 
@@ -86,16 +91,19 @@ class _Session:
         recorded = 0
         for plan in plans:
             store = self.stores[plan.experiment.id]
+            store.check()
             done = store.done()
-            for line in store.corrupt:
-                _log.warning("%s: line %d is corrupt and is left out; the rest is used", store.path, line)
+            for line, reason in store.corrupt.items():
+                _log.warning(
+                    "%s: line %d is corrupt and is left out (%s); the rest is used", store.path, line, reason
+                )
             recorded += len(done & plan.runs.keys())
             self.queue += _tasks(plan, done)
         self.queue.reverse()  # taken from the end
         self.tally = Tally(sum(len(plan.runs) for plan in plans), recorded)
         self.begin = time.monotonic()
         self.cost_done = 0.0
-        self.cost = sum(run.cost for task in self.queue for run in task.runs.values())
+        self.cost = sum(map(_cost, self.queue))
 
     def run(self, jobs: int, watch: Callable[[Tally], None]) -> Tally:
         watch(self.tally)
@@ -107,19 +115,22 @@ class _Session:
         return self.tally
 
     def _next(self) -> Task | None:
-        """The next group, without runs that another process on the same folder has finished since."""
+        """The next group with a missing run; another process may have finished some meanwhile."""
         while self.queue:
             task = self.queue.pop()
-            done = self.stores[task.experiment].done()
-            runs = {key: run for key, run in task.runs.items() if key not in done}
-            for run in task.runs.keys() - runs.keys():
-                self._count(task.runs[run].cost)
-            if runs:
-                return replace(task, runs=runs)
+            recorded = self.stores[task.experiment].done() & task.runs.keys()
+            found = len(recorded - task.recorded)
+            if len(recorded) < len(task.runs):
+                self._count(0.0, done=found)
+                return replace(task, recorded=recorded)
+            self._count(_cost(task), done=found)
         return None
 
     def _record(self, event: Event) -> None:
         run, store = event.task.runs[event.run], self.stores[event.task.experiment]
+        if event.run in event.task.recorded:
+            self._count(run.cost, done=0)
+            return
         record = Record(
             experiment=event.task.experiment,
             run=event.run,
@@ -155,10 +166,17 @@ class _Session:
 
 
 def _tasks(plan: Plan, done: set[str]) -> list[Task]:
-    """The missing runs by group, the most expensive first; equal ones keep the order of the grid."""
-    groups: dict[str, dict[str, Any]] = {}
+    """The groups with a missing run, the most expensive first; equal ones keep the order of the grid."""
+    groups: dict[str, dict[str, Run]] = {}
     for key, run in plan.runs.items():
-        if key not in done:
-            groups.setdefault(f"group {run.group}" if run.group else f"run {key}", {})[key] = run
-    tasks = [Task(plan.experiment.id, plan.experiment.execute, runs) for runs in groups.values()]
-    return sorted(tasks, key=lambda task: -sum(run.cost for run in task.runs.values()))
+        groups.setdefault(f"group {run.group}" if run.group else f"run {key}", {})[key] = run
+    tasks = [
+        Task(plan.experiment.id, plan.experiment.execute, runs, done & runs.keys())
+        for runs in groups.values()
+        if runs.keys() - done
+    ]
+    return sorted(tasks, key=lambda task: -_cost(task))
+
+
+def _cost(task: Task) -> float:
+    return sum(run.cost for run in task.runs.values())

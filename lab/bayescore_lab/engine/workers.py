@@ -1,10 +1,10 @@
 """Processes: a pool that executes runs, a process that answers requests, and one that answers once.
 
-The pool (`work`) sends groups of runs to worker processes, each with its own pipe and one thread. A worker
-executes a group and reports every run. A group that raises is executed again run by run, so that only the
-runs at fault fail; the result of a run does not depend on its group. If a worker dies, only the runs that it
-had not reported fail, and another worker replaces it. If the parent dies, even by kill -9, the workers end
-themselves.
+The pool (`work`) hands groups of runs to worker processes, each with a pipe of its own and one thread. A
+worker executes a group and reports every run. A group that raises is executed again run by run, so that only
+the culprits fail: the result of a run does not depend on its group, except for its last digits. A worker that
+dies takes the runs it had not reported with it and nothing else; another one takes its place. When the
+parent dies, even by kill -9, the worker ends by itself.
 
 A process that answers requests (`Worker` on this side, `answer_requests` on the other) reads one line of JSON
 from its standard input and writes one to its standard output. The benchmarks measure in such processes.
@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bayescore_lab.engine.declare import Execute, Outcome, Run
-from bayescore_lab.engine.records import encode, run_id
+from bayescore_lab.engine.records import check_outcome, dumps, encode, loads, run_id
 
 __all__ = [
     "Answer",
@@ -67,11 +67,12 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """The missing runs of one group, by id."""
+    """The runs of one group, by id; the outcomes of those that are `recorded` are dropped."""
 
     experiment: str
     execute: Execute
     runs: Mapping[str, Run]
+    recorded: Set[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -291,12 +292,11 @@ def _outcomes(task: Task, missing: dict[str, Run]) -> Iterator[tuple[str, Fields
 
 
 def _success(outcome: Outcome, seconds: float, started: str) -> Fields:
-    lengths = {name: len(values) for name, values in outcome.trace.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"the lists of a trace must have one length; got {lengths}")
+    metrics, trace = encode(outcome.metrics, "metrics"), encode(outcome.trace, "trace")
+    check_outcome(loads(dumps(metrics)), loads(dumps(trace)))  # as they will be read back
     return {
-        "metrics": encode(outcome.metrics, "metrics"),
-        "trace": encode(outcome.trace, "trace"),
+        "metrics": metrics,
+        "trace": trace,
         "score_calls": int(outcome.score_calls),
         "seconds": float(seconds if outcome.seconds is None else outcome.seconds),
         "status": {"state": "done", "ended": outcome.ended},

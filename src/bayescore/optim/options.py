@@ -125,10 +125,8 @@ def check_num_data(value: Any) -> None:
 
 
 def check_group(group: dict[str, Any]) -> None:
-#: the range of options whose squares float32 can hold
-LEAST, MOST = 1e-18, 1e18
     """Raise unless the shared options of a parameter group are valid."""
-    check_count("num_data", group["num_data"])
+    check_num_data(group["num_data"])
     for name in ("draws", "accumulate", "max_skips"):
         check_count(name, group[name])
     for name in ("steep_watch", *COUNTERS):

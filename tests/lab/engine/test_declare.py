@@ -93,7 +93,7 @@ def test_grids_of_different_settings_share_no_run_and_more_seeds_keep_all_runs()
     [
         ({"profile": "papper"}, "did you mean 'paper'"),
         ({"methods": ["Our"]}, "did you mean 'Ours'"),
-        ({"seeds": 0}, "the number of seeds must be at least 1; got 0"),
+        ({"seeds": 0}, "the number of seeds must be from 1 to 10,000; got 0"),
     ],
 )
 def test_bad_wishes_are_refused_with_advice(words, message):

@@ -31,7 +31,7 @@ from bayescore_lab.engine import (
     run_plans,
     shared_legend,
 )
-from bayescore_lab.engine.drawing import FILE_LIMIT, NothingToDraw
+from bayescore_lab.engine.drawing import FILE_LIMIT, CannotDraw, NothingToDraw
 from bayescore_lab.engine.figures import SVG_LIMIT, svg
 from bayescore_lab.engine.records import RecordStore, loads
 
@@ -232,3 +232,40 @@ def test_a_caption_counts_seeds_and_names_the_budget(records):
         drawing, _ = panels()
     figure = captioned(drawing, records, title="T", note="N.")
     assert figure.caption == "T. 20 seeds, up to 800 score calls per run. N."
+
+
+def test_a_summary_cannot_make_the_next_drawing_remove_what_no_drawing_made(out):
+    folder = draw(GRID, out).folder
+    summary = json.loads((folder / "summary.json").read_text())
+    for name in ("records.jsonl", "notes.md", "table-old.csv"):
+        (folder / name).touch()
+    (out / "table.md").write_text("outside")
+    summary["files"] += ["records.jsonl", "notes.md", "table-old.csv", "../table.md", "", "..", ".", 3, None]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    draw(GRID, out)
+    assert (folder / "records.jsonl").exists()
+    assert (folder / "notes.md").exists()
+    assert (out / "table.md").exists()
+    assert not (folder / "table-old.csv").exists()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"files": 3}', '{"files": {"a": 1}}', "3"])
+def test_a_damaged_summary_of_the_last_drawing_is_drawn_anew(out, text):
+    folder = draw(GRID, out).folder
+    whole = (folder / "summary.json").read_bytes()
+    (folder / "summary.json").write_text(text)
+    draw(GRID, out)
+    assert (folder / "summary.json").read_bytes() == whole
+
+
+@pytest.mark.parametrize("metric", ["low", {"a": 1}])
+def test_records_that_an_experiment_cannot_read_are_named_in_a_sentence(out, metric):
+    path = out / "toy" / "records.jsonl"
+    first, *rest = path.read_text().splitlines()
+    record = json.loads(first)
+    record["metrics"]["forward_kl"] = metric
+    path.write_text("\n".join([json.dumps(record), *rest]) + "\n")
+    with pytest.raises(
+        CannotDraw, match=r"records.jsonl cannot be drawn \(ValueError: forward_kl of ADVI, seed 0 is"
+    ):
+        draw(GRID, out)

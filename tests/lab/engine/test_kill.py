@@ -52,3 +52,22 @@ def test_ten_kills_and_a_last_start_give_the_records_of_an_uninterrupted_run(tmp
     whole = results(tmp_path / "whole" / "toy" / "records.jsonl")
     assert len(whole) == 36
     assert results(path) == whole
+
+
+def test_a_kill_within_a_batch_of_fits_changes_no_digit(tmp_path):
+    code, _, errors = finish(start_toy("record", "quick", tmp_path / "whole", "--toy", "toy-fits"))
+    assert code == 0, errors
+
+    path = tmp_path / "killed" / "toy-fits" / "records.jsonl"
+    process = start_toy("record", "quick", tmp_path / "killed", "--toy", "toy-fits", **SILENT)
+    wait_until(lambda: count_lines(path) == 7, "nothing was recorded")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not living(process.pid), "a worker outlived its command")
+    assert count_lines(path) == 7, "the kill did not hit the batch"
+
+    code, _, errors = finish(start_toy("record", "quick", tmp_path / "killed", "--toy", "toy-fits"))
+    assert code == 0, errors
+    whole = results(tmp_path / "whole" / "toy-fits" / "records.jsonl")
+    assert len(whole) == 8
+    assert results(path) == whole

@@ -50,26 +50,21 @@ def test_a_finished_run_is_never_added_twice_and_a_failed_one_may_be_tried_again
     assert [record.done for record in store.read()] == [False, True]
 
 
-@pytest.mark.parametrize("half", [b'{"experiment":"toy","ru', b"{}", b'{"experiment":\n', b"\0\0\0\0\n"])
-def test_a_half_written_last_line_is_dropped_from_the_file(store, half):
+@pytest.mark.parametrize("half", [b'{"experiment":"toy","ru', b"{}", b"\0\0\0\0"])
+def test_a_half_written_last_line_is_ignored_when_reading_and_cut_off_when_appending(store, half):
     store.append(make_record("a"))
     whole = store.path.read_bytes()
     store.path.write_bytes(whole + half)
     again = RecordStore(store.path.parent)
     assert [record.run for record in again.read()] == ["a"]
-    assert store.path.read_bytes() == whole
-    assert again.corrupt == []
+    assert again.done() == {"a"}
+    assert again.corrupt == {}
+    assert store.path.read_bytes() == whole + half
+    again.append(make_record("b"))
+    assert store.path.read_bytes() == whole + make_record("b").line()
 
 
-def test_a_half_line_left_by_another_process_is_cut_before_appending(store):
-    store.append(make_record("a"))
-    with store.path.open("ab") as file:
-        file.write(b'{"half')
-    store.append(make_record("b"))
-    assert [line["run"] for line in read_lines(store.path)] == ["a", "b"]
-
-
-@pytest.mark.parametrize("damage", [b"garbage \xff\r\r", b'{"valid": "json"}', b""])
+@pytest.mark.parametrize("damage", [b"garbage \xff\r\r", b'{"valid": "json"}', b"", b"\0\0\0"])
 def test_a_corrupt_line_in_the_middle_is_reported_by_its_number_and_kept(store, damage):
     for name in "abc":
         store.append(make_record(name))
@@ -78,7 +73,7 @@ def test_a_corrupt_line_in_the_middle_is_reported_by_its_number_and_kept(store, 
     store.path.write_bytes(b"\n".join(lines))
     again = RecordStore(store.path.parent)
     assert [record.run for record in again.read()] == ["a", "c"]
-    assert again.corrupt == [2]
+    assert list(again.corrupt) == [2]
     again.append(make_record("d"))
     assert store.path.read_bytes().split(b"\n")[1] == damage
     assert again.done() == {"a", "c", "d"}
@@ -90,8 +85,132 @@ def test_a_last_line_of_another_format_is_reported_and_not_removed(store):
         file.write(b'{"valid": "json"}\n')
     again = RecordStore(store.path.parent)
     assert [record.run for record in again.read()] == ["a"]
-    assert again.corrupt == [2]
+    assert list(again.corrupt) == [2]
     assert len(read_lines(store.path)) == 2
+
+
+def everything_that_reads(folder):
+    store = RecordStore(folder)
+    return store.done(), store.read(), store.names()
+
+
+def test_reading_never_writes_not_even_through_a_link(tmp_path):
+    precious, folder = tmp_path / "precious", tmp_path / "e"
+    precious.write_bytes(b"a\nprecious\n")
+    precious.chmod(0o444)
+    folder.mkdir()
+    (folder / "records.jsonl").symlink_to(precious)
+    assert everything_that_reads(folder) == (set(), [], set())
+    assert precious.read_bytes() == b"a\nprecious\n"
+
+
+def a_link(path):
+    path.with_name("precious").write_bytes(b"a\nprecious")
+    path.symlink_to("precious")
+
+
+def a_link_to_nothing(path):
+    path.symlink_to("precious")
+
+
+def a_hard_link(path):
+    path.with_name("precious").write_bytes(b"a\nprecious")
+    path.hardlink_to(path.with_name("precious"))
+
+
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (a_link, "is a symbolic link where a regular file is expected"),
+        (a_link_to_nothing, "is a symbolic link where a regular file is expected"),
+        (a_device, "is a symbolic link where a regular file is expected"),
+        (a_hard_link, r"has 2 names \(hard links\)"),
+        (os.mkfifo, "is a FIFO where a regular file is expected"),
+        (os.mkdir, "is a folder where a regular file is expected"),
+    ],
+)
+def test_appending_refuses_what_it_does_not_own_and_leaves_it_alone(store, make, kind):
+    make(store.path)
+    names = sorted(store.path.parent.iterdir())
+    for refuse in (store.check, lambda: store.append(make_record("a"))):
+        with pytest.raises(OSError, match=f"{kind}.*; put a copy in its place, move it away, or choose"):
+            refuse()
+    assert sorted(store.path.parent.iterdir()) == names
+    if (precious := store.path.with_name("precious")).exists():
+        assert precious.read_bytes() == b"a\nprecious"
+
+
+def test_appending_refuses_the_file_of_another_user(store, monkeypatch):
+    store.append(make_record("a"))
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    with pytest.raises(OSError, match=f"belongs to another user .number {mine}.; put a copy in its place"):
+        store.append(make_record("b"))
+    assert RecordStore(store.path.parent).done() == {"a"}
+
+
+@pytest.mark.parametrize("make", [a_device, os.mkfifo, os.mkdir])
+def test_reading_refuses_what_may_never_end(store, make):
+    make(store.path)
+    for read in (store.read, store.done):
+        with pytest.raises(OSError, match=r"is a (device|FIFO|folder) where a regular file is expected"):
+            read()
+
+
+def test_a_line_that_is_too_long_is_left_out_and_never_written(store, monkeypatch):
+    store.append(make_record("a"))
+    size = len(make_record("a").line())
+    with store.path.open("ab") as file:
+        file.write(b'{"experiment":"' + b"x" * 3 * size + b'"}\n' + make_record("b").line())
+    monkeypatch.setattr(records_module, "SIZE_LIMIT", size)
+    again = RecordStore(store.path.parent)
+    assert again.done() == {"a", "b"}
+    assert again.corrupt == {2: f"it has more than {size:,} bytes"}
+    with pytest.raises(OSError, match=f"longer than the {size:,} that are read back; record less"):
+        again.append(make_record("a longer name"))
+
+
+def changed(**fields):
+    return (dumps(vars(make_record("x")) | fields) + "\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"[" * 100_000 + b"\n", "nested more than 64 levels deep"),
+        (b"[" * 100_000 + b"]" * 100_000 + b"\n", "nested more than 64 levels deep"),
+        (changed(config={"a": json.loads("[" * 200 + "]" * 200)}), "nested more than 64 levels deep"),
+        (
+            changed(metrics={"kl": [1.0]}),
+            "metrics['kl'] is a list; expected a number or true or false or a str",
+        ),
+        (changed(metrics={"kl": None}), "metrics['kl'] is None; expected a number"),
+        (changed(metrics=[1]), "the record['metrics'] is a list; expected an object"),
+        (changed(trace={"kl": 1}), "trace['kl'] is 1; expected a list"),
+        (changed(trace={"kl": ["x"]}), "trace['kl'][0] is 'x'; expected a number"),
+        (changed(trace={"kl": [1], "score_calls": []}), "the lists of a trace must have one length"),
+        (changed(seed=True), "the record['seed'] is True; expected a whole number"),
+        (changed(seed=10**400), "a whole number has 1329 bits; expected at most 64"),
+        (changed(run=["a"]), "the record['run'] is a list; expected a string"),
+        (changed(seconds="long"), "the record['seconds'] is 'long'; expected a number"),
+        (changed(status={"state": "undone"}), "['state'] is 'undone'; expected one of 'done', 'failed'"),
+        (changed(status={"state": "done"}), "the record['status'] lacks 'ended'"),
+        (changed(versions={"python": 3}), "the record['versions']['python'] is 3; expected a string"),
+        (changed(more=1), "the record has the unknown field 'more'"),
+        (changed(commit="@").replace(b"@", b"\\ud800"), "a character that is not in Unicode"),
+        (b"[]\n", "the record is a list; expected an object"),
+        (b"{}\n", "the record lacks 'experiment'"),
+    ],
+)
+def test_a_line_of_the_wrong_kinds_is_left_out_with_its_reason_and_the_rest_is_read(store, line, reason):
+    store.path.write_bytes(make_record("a").line() + line + make_record("b").line())
+    assert store.done() == {"a", "b"}
+    assert list(store.corrupt) == [2]
+    assert reason in store.corrupt[2]
 
 
 @pytest.mark.parametrize("accepted", [0, 7])

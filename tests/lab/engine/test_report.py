@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import json
+import logging
 import os
 import re
 import shutil
@@ -15,6 +17,7 @@ import pytest
 from toy_experiment import EXPERIMENT, TWIN
 
 from bayescore_lab.engine import Table, build_report, draw, plan
+from bayescore_lab.engine.report import read_summaries
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
@@ -171,3 +174,156 @@ def test_the_measurement_notices_an_overflow(measure, page):
     found = measure(page.replace("<main>", '<main><div style="width:1000px">x</div>'), 390)
     assert found["scroll"] >= 1000
     assert found["wide"] == ["DIV."]
+
+
+@pytest.fixture
+def attacked(drawn, tmp_path, caplog):
+    """Change the first of two summaries with a function; the page, and what was said about it."""
+
+    def attack(change) -> tuple[str, str]:
+        out = Path(shutil.copytree(drawn, tmp_path / "out"))
+        file = out / "toy" / "summary.json"
+        summary = json.loads(file.read_text())
+        changed = change(summary)
+        file.write_text(json.dumps(summary) if changed is None else changed)
+        with caplog.at_level(logging.WARNING):
+            return build_report(out).read_text(), caplog.text
+
+    return attack
+
+
+def leaves(value, path=()):
+    """The places of all values in a tree of JSON."""
+    yield path
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(entry, dict | list):
+            yield from leaves(entry, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def put(summary, path, value):
+    for key in path[:-1]:
+        summary = summary[key]
+    summary[path[-1]] = value
+
+
+def test_no_value_of_a_summary_reaches_the_page_as_html(drawn, tmp_path):
+    out = Path(shutil.copytree(drawn, tmp_path / "out"))
+    file, attack = out / "toy" / "summary.json", '"><script>alert(1)</script>'
+    summary = json.loads(file.read_text())
+    summary["versions"][0][attack] = attack
+    summary["machine"][0][attack] = attack
+    summary["settings"][attack] = attack
+    texts = [path for path in leaves(summary) if path and isinstance(value_at(summary, path), str)]
+    for path in texts:
+        if path[-1] not in ("verdict", "file"):
+            put(summary, path, attack)
+    file.write_text(json.dumps(summary))
+    page = build_report(out).read_text()
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 50
+    assert "<script" not in page
+
+
+def value_at(summary, path):
+    for key in path:
+        summary = summary[key]
+    return summary
+
+
+@pytest.mark.parametrize("name", ["runs", "seeds", "failures", "finished", "score_calls", "seconds"])
+def test_markup_in_place_of_a_number_leaves_the_summary_out(attacked, name):
+    page, said = attacked(lambda summary: summary.update({name: "<img src=x onerror=alert(1)>"}))
+    assert "<img src=x" not in page
+    sentence = "toy/summary.json is not a summary that `bayescore reproduce` wrote and is left out "
+    sentence += f"(the summary['{name}'] is"
+    assert sentence in said
+    assert html.escape(sentence.removeprefix("toy/")) in page
+    assert 'id="toy"' not in page
+    assert 'id="toy-twin"' in page  # the rest goes on
+
+
+@pytest.mark.parametrize(
+    "name", ["../../secret", "/etc/secret", "a/../figure", "..\\secret", "fig\0ure", "C:x", "absent"]
+)
+def test_a_figure_from_outside_the_folder_is_left_out_with_a_sentence(attacked, tmp_path, name):
+    for end in ("svg", "png"):
+        (tmp_path / f"secret.{end}").write_text("a secret")
+    page, said = attacked(lambda summary: put(summary, ("figures", 0, "file"), name))
+    assert page.count("data:image/") == 1  # that of the twin
+    assert "is left out: " in said
+    assert "is left out: " in page
+
+
+def test_a_figure_that_is_a_link_is_left_out(attacked, drawn, tmp_path):
+    def link(summary):
+        (tmp_path / "secret").write_text("a secret")
+        for end in ("svg", "png"):
+            file = tmp_path / "out" / "toy" / f"figure.{end}"
+            file.unlink()
+            file.symlink_to(tmp_path / "secret")
+
+    page, said = attacked(link)
+    assert page.count("data:image/") == 1
+    assert "is a symbolic link where a regular file is expected" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: "[" * 100_000, "nested more than 64 levels deep"),
+        (lambda s: "[" * 5_000 + "]" * 5_000, "nested more than 64 levels deep"),
+        (lambda s: "", "Expecting value"),
+        (lambda s: "[]", "the summary is a list; expected an object"),
+        (lambda s: s.pop("claims") and None, "the summary lacks 'claims'"),
+        (
+            lambda s: put(s, ("claims", 0, "verdict"), "maybe"),
+            "['verdict'] is 'maybe'; expected one of 'reproduced'",
+        ),
+        (lambda s: put(s, ("claims", 0, "verdict"), ["partly"]), "['verdict'] is a list; expected one of"),
+        (lambda s: put(s, ("tables", 0, "cells"), 3), "['cells'] is 3; expected a list"),
+        (lambda s: put(s, ("seeds",), 10**300), "a whole number has 997 bits"),
+        (lambda s: put(s, ("title",), "\ud800"), "a character that is not in Unicode"),
+        (lambda s: s["figures"].append(s["figures"][0]), "two of its figures are one file"),
+    ],
+)
+def test_a_summary_of_the_wrong_kinds_is_left_out_and_the_rest_is_shown(attacked, change, reason):
+    page, said = attacked(change)
+    assert reason in said
+    assert 'id="toy"' not in page
+    assert 'id="toy-twin"' in page
+
+
+def test_any_value_of_a_summary_may_be_of_any_kind_without_a_traceback(drawn, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(drawn / "toy", out / "toy")
+    file = out / "toy" / "summary.json"
+    summary = json.loads(file.read_text())
+    summary["tables"], summary["claims"] = summary["tables"][:1], summary["claims"][:1]
+    shown = 0
+    for path in [path for path in leaves(summary) if path]:
+        for value in (None, True, -1, 2**70, "NaN", "²", "9" * 5000, [], {}, [[1]], {"a": None}):
+            changed = copy.deepcopy(summary)
+            put(changed, path, value)
+            file.write_text(json.dumps(changed))
+            summaries, refused = read_summaries(out)
+            assert len(summaries) + len(refused) == 1
+            if not refused:
+                shown += 1
+                build_report(out)
+    assert shown > 20
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_summary_that_may_never_end_is_not_read(drawn, tmp_path, make):
+    out = Path(shutil.copytree(drawn, tmp_path / "out"))
+    (out / "toy" / "summary.json").unlink()
+    make(out / "toy" / "summary.json")
+    assert "where a regular file is expected; put a copy in its place" in build_report(out).read_text()
+
+
+def test_a_summary_that_is_too_large_is_not_read(drawn, tmp_path):
+    out = Path(shutil.copytree(drawn, tmp_path / "out"))
+    with (out / "toy" / "summary.json").open("ab") as file:
+        file.truncate(10**12)  # sparse: it takes no room on the disk
+    assert "has more than the 16,000,000 bytes that are read); draw it again" in build_report(out).read_text()

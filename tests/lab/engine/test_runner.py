@@ -42,15 +42,30 @@ def test_a_second_start_adds_nothing(tmp_path, path):
     assert path.read_bytes() == before
 
 
-def test_a_resume_executes_only_what_is_missing_and_gives_the_same_records(tmp_path, path):
+def test_a_resume_executes_each_group_with_a_missing_run_whole_and_records_only_what_is_missing(
+    tmp_path, path
+):
     run_plans([plan(EXPERIMENT)], tmp_path, 1)
     whole = results(path)
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[::3]))
+    path.write_bytes(b"".join(lines[:5]))  # a group of four, and one run of the next
     watched, batches = calls_of(EXPERIMENT)
-    assert run_plans([plan(watched)], tmp_path, 1).recorded == 8
-    assert sum(map(len, batches)) == 16
+    tally = run_plans([plan(watched)], tmp_path, 1)
+    assert (tally.recorded, tally.done, tally.finished) == (5, 19, 24)
+    assert [len(batch) for batch in batches] == [4] * 5
+    assert path.read_bytes().splitlines(keepends=True)[:5] == lines[:5]
+    assert len(results(path)) == len(read_lines(path)) == 24
     assert results(path) == whole
+
+
+def test_a_recorded_run_that_fails_with_its_group_stays_as_it_was(tmp_path, path):
+    run_plans([plan(EXPERIMENT, seeds=4)], tmp_path, 1)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    broken = replace(EXPERIMENT, execute=lambda batch: 1 / 0)
+    tally = run_plans([plan(broken, seeds=4)], tmp_path, 1)
+    assert (tally.recorded, tally.done, len(tally.failures)) == (11, 0, 1)
+    assert path.read_bytes().splitlines(keepends=True)[:-1] == lines[:-1]
 
 
 def test_the_dearest_groups_run_first_and_ties_keep_their_order(tmp_path):
@@ -138,7 +153,7 @@ def test_a_corrupt_line_is_reported_and_its_run_repeated(tmp_path, path, caplog)
     path.write_bytes(b"".join(lines))
     with caplog.at_level(logging.WARNING):
         tally = run_plans([plan(EXPERIMENT)], tmp_path, 1)
-    assert f"{path}: line 7 is corrupt and is left out; the rest is used" in caplog.text
+    assert f"{path}: line 7 is corrupt and is left out (Expecting value" in caplog.text
     assert tally.done == 1
     path.write_bytes(b"".join(line for line in path.read_bytes().splitlines(keepends=True) if line != b"?\n"))
     assert results(path) == whole
@@ -153,9 +168,11 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_run(tmp_path):
     assert batches == []
 
 
-@pytest.mark.parametrize("jobs", [0, -1])
+@pytest.mark.parametrize("jobs", [0, -1, 10**20])
 def test_the_number_of_jobs_is_checked(tmp_path, jobs):
-    with pytest.raises(ValueError, match=f"the number of jobs must be at least 1; got {jobs}"):
+    with pytest.raises(
+        ValueError, match=rf"the number of jobs must be from 1 to \d+, 8 for each core; got {jobs}"
+    ):
         run_plans([plan(EXPERIMENT)], tmp_path, jobs)
 
 
