@@ -20,11 +20,11 @@ from bayescore_lab.engine import (
     Experiment,
     Figure,
     Imported,
-    Outcome,
     PaperValue,
     Profile,
     Records,
     Run,
+    RunOutcome,
     Table,
     agrees,
     all_of,
@@ -52,7 +52,7 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
     ]
 
 
-def execute(batch: Sequence[Run]) -> Iterator[Outcome]:
+def execute(batch: Sequence[Run]) -> Iterator[RunOutcome]:
     for run in batch:
         if run.config.get("trouble") == "raise" and run.method == "ADVI" and run.seed == 1:
             raise ArithmeticError("the walk went | astray")
@@ -62,7 +62,7 @@ def execute(batch: Sequence[Run]) -> Iterator[Outcome]:
         yield walk(run)
 
 
-def count_threads(batch: Sequence[Run]) -> Iterator[Outcome]:
+def count_threads(batch: Sequence[Run]) -> Iterator[RunOutcome]:
     """The same, and how many threads a worker computes with."""
     import torch
 
@@ -81,11 +81,11 @@ def refuse() -> None:
     raise ImportError("not in this process")
 
 
-def execute_with(_: Unloadable, batch: Sequence[Run]) -> Iterator[Outcome]:
+def execute_with(_: Unloadable, batch: Sequence[Run]) -> Iterator[RunOutcome]:
     return execute(batch)
 
 
-def walk(run: Run) -> Outcome:
+def walk(run: Run) -> RunOutcome:
     steps = run.config["steps"]
     rng = np.random.default_rng([run.seed, len(run.method)])
     fall = np.exp(-np.linspace(0, 8, steps) + 0.1 * np.cumsum(rng.standard_normal(steps)))
@@ -93,7 +93,7 @@ def walk(run: Run) -> Outcome:
     diverged = run.method == "GSM" and run.seed % 4 == 3
     if diverged:
         kl[steps // 2 :] = math.nan
-    return Outcome(
+    return RunOutcome(
         run,
         metrics={"forward_kl": kl[-1], "half_kl": kl[steps // 2]},
         score_calls=2 * steps,

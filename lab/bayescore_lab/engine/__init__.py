@@ -4,7 +4,7 @@ An experiment is one file that declares an `Experiment`. `run_plans` executes th
 and appends records; `draw` reads records and writes tables, figures, quantile traces and a summary;
 `build_report` puts summaries on one page. An experiment's file imports everything it needs from here.
 
-    from bayescore_lab.engine import Claim, Experiment, Outcome, Profile, Run, below
+    from bayescore_lab.engine import Claim, Experiment, RunOutcome, Profile, Run, below
 
 Names are imported when they are first used: listing experiments needs neither torch nor matplotlib.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         Claim,
         Experiment,
         Imported,
-        Outcome,
         PaperValue,
         Profile,
         Run,
+        RunOutcome,
         find_experiments,
     )
     from bayescore_lab.engine.drawing import Drawn, draw
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from bayescore_lab.engine.tables import Table, arm_table, significance_table
     from bayescore_lab.engine.traces import QuantileTrace, quantile_trace
     from bayescore_lab.engine.verdicts import (
+        Criterion,
         Judgement,
-        Rule,
         agrees,
         all_of,
         below,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Claim",
+    "Criterion",
     "Drawn",
     "Experiment",
     "Figure",
@@ -73,15 +74,14 @@ __all__ = [
     "Interval",
     "Judgement",
     "Look",
-    "Outcome",
     "PaperValue",
     "Plan",
     "Profile",
     "QuantileTrace",
     "Record",
     "Records",
-    "Rule",
     "Run",
+    "RunOutcome",
     "Table",
     "Tally",
     "agrees",
@@ -124,14 +124,14 @@ _HOMES = {
     "Interval": "bayescore_lab.engine.statistics",
     "Judgement": "bayescore_lab.engine.verdicts",
     "Look": "bayescore.plotting.style",
-    "Outcome": "bayescore_lab.engine.declare",
+    "RunOutcome": "bayescore_lab.engine.declare",
     "PaperValue": "bayescore_lab.engine.declare",
     "Plan": "bayescore_lab.engine.plans",
     "Profile": "bayescore_lab.engine.declare",
     "QuantileTrace": "bayescore_lab.engine.traces",
     "Record": "bayescore_lab.engine.records",
     "Records": "bayescore_lab.engine.records",
-    "Rule": "bayescore_lab.engine.verdicts",
+    "Criterion": "bayescore_lab.engine.verdicts",
     "Run": "bayescore_lab.engine.declare",
     "Table": "bayescore_lab.engine.tables",
     "Tally": "bayescore_lab.engine.runner",

@@ -24,17 +24,17 @@ from bayescore_lab.engine.records import Record, Records, by_method, encode
 if TYPE_CHECKING:
     from bayescore_lab.engine.figures import Figure
     from bayescore_lab.engine.tables import Table
-    from bayescore_lab.engine.verdicts import Rule
+    from bayescore_lab.engine.verdicts import Criterion
 
 __all__ = [
     "Claim",
     "Execute",
     "Experiment",
     "Imported",
-    "Outcome",
     "PaperValue",
     "Profile",
     "Run",
+    "RunOutcome",
     "find_experiments",
 ]
 
@@ -64,7 +64,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The result of a run.
 
     `trace` holds lists of equal length, one of which is the experiment's axis (usually "score_calls").
@@ -82,7 +82,7 @@ class Outcome:
 
 
 #: a function from the runs of one group to their outcomes
-Execute = Callable[[Sequence[Run]], Iterable[Outcome]]
+Execute = Callable[[Sequence[Run]], Iterable[RunOutcome]]
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Imported:
 
     place: str
 
-    def __call__(self, runs: Sequence[Run]) -> Iterable[Outcome]:
+    def __call__(self, runs: Sequence[Run]) -> Iterable[RunOutcome]:
         module, _, name = self.place.partition(":")
-        outcomes: Iterable[Outcome] = getattr(importlib.import_module(module), name)(runs)
+        outcomes: Iterable[RunOutcome] = getattr(importlib.import_module(module), name)(runs)
         return outcomes
 
 
@@ -116,14 +116,14 @@ class Claim:
 
     text: str
     location: str
-    rule: Rule
+    rule: Criterion
 
 
 @dataclass(frozen=True)
 class Experiment:
     """One table or figure of the paper, and everything needed to reproduce it.
 
-    `runs(settings, seeds, methods)` lists the grid of a profile; `execute(runs)` yields one `Outcome` per
+    `runs(settings, seeds, methods)` lists the grid of a profile; `execute(runs)` yields one `RunOutcome` per
     run and must be a function that can be imported, or `Imported`, because other processes call it. `tables`
     and `figures` only read records. `arm` names the line or row of a record, `axis` the entry of a trace
     that others are drawn against.

@@ -35,8 +35,8 @@ __all__ = [
     "NOT_REPRODUCED",
     "PARTLY",
     "REPRODUCED",
+    "Criterion",
     "Judgement",
-    "Rule",
     "Verdict",
     "agrees",
     "all_of",
@@ -63,7 +63,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Criterion:
     """How a claim is judged: in words, and as a function of the records."""
 
     words: str
@@ -79,7 +79,7 @@ def judge_interval(interval: Interval, low: float, high: float) -> Verdict:
     return PARTLY
 
 
-def all_of(*rules: Rule) -> Rule:
+def all_of(*rules: Criterion) -> Criterion:
     """Several rules for one claim: their verdict if they agree, else partly."""
     words = (
         "Reproduced if each of these is, not reproduced here if each is not, partly otherwise. "
@@ -97,7 +97,7 @@ def all_of(*rules: Rule) -> Rule:
             return Judgement(None, sentence, numbers)
         return Judgement(parts[0].verdict if len(verdicts) == 1 else PARTLY, sentence, numbers)
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 Centre = Literal["median", "mean", "geometric mean"]
@@ -110,7 +110,7 @@ _INTERVALS: dict[Centre, Callable[[Floats, float], Interval]] = {
 }
 
 
-def below(metric: Metric, arm: str, than: str, *, name: str = "", level: float = 0.95) -> Rule:
+def below(metric: Metric, arm: str, than: str, *, name: str = "", level: float = 0.95) -> Criterion:
     """`arm` has lower values than `than`: the interval of the median paired difference lies below 0."""
     label = _label(metric, name)
     words = (
@@ -139,7 +139,7 @@ def below(metric: Metric, arm: str, than: str, *, name: str = "", level: float =
         numbers = {**vars(interval), "wins": wins, "p_paired_t": t.p, "p_wilcoxon": w.p}
         return Judgement(verdict, sentence, numbers)
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 def ratio_within(
@@ -151,7 +151,7 @@ def ratio_within(
     *,
     name: str = "",
     level: float = 0.95,
-) -> Rule:
+) -> Criterion:
     """`arm` / `over` is from `low` to `high`: 0.8 to 1.25 for "the same", 5 to 20 for "about 10 times"."""
     label = _label(metric, name)
     words = (
@@ -171,7 +171,7 @@ def ratio_within(
         sentence = f"Median ratio {_show(interval)} over {interval.n} pairs."
         return Judgement(judge_interval(interval, low, high), sentence, dict(vars(interval)))
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 def agrees(
@@ -183,7 +183,7 @@ def agrees(
     centre: Centre = "median",
     name: str = "",
     level: float = 0.95,
-) -> Rule:
+) -> Criterion:
     """The paper's number holds up to a factor: our interval is within [value / factor, value * factor]."""
     if value <= 0 or factor <= 1:
         raise ValueError(f"agrees() needs a positive value and a factor above 1; got {value} and {factor}")
@@ -202,12 +202,12 @@ def agrees(
         numbers = {**vars(interval), "paper": value}
         return Judgement(judge_interval(interval, low, high), sentence, numbers)
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 def mostly(
     holds: Callable[[Record], bool], what: str, arm: str, *, at_least: float = 0.5, level: float = 0.95
-) -> Rule:
+) -> Criterion:
     """`holds` is true for more than a fraction `at_least` of the runs of an arm; `what` says it in words."""
     words = (
         f"Count the runs of {arm} in which {what}. Reproduced if the {level:.0%} interval of their fraction "
@@ -223,7 +223,7 @@ def mostly(
         sentence = f"In {hits} of {len(chosen)} runs of {arm} {what}: fraction {_show(interval)}."
         return Judgement(judge_interval(interval, at_least, 1.0), sentence, dict(vars(interval)))
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 def _ratios(ours: Floats, theirs: Floats) -> Floats:

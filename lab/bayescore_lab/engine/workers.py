@@ -34,7 +34,7 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Self
 
-from bayescore_lab.engine.declare import Execute, Outcome, Run
+from bayescore_lab.engine.declare import Execute, Run, RunOutcome
 from bayescore_lab.engine.records import check_outcome, dumps, encode, loads, run_id
 
 __all__ = [
@@ -291,7 +291,7 @@ def _outcomes(task: Task, missing: dict[str, Run]) -> Iterator[tuple[str, Fields
         started, clock = _now(), time.perf_counter()
 
 
-def _success(outcome: Outcome, seconds: float, started: str) -> Fields:
+def _success(outcome: RunOutcome, seconds: float, started: str) -> Fields:
     metrics, trace = encode(outcome.metrics, "metrics"), encode(outcome.trace, "trace")
     check_outcome(loads(dumps(metrics)), loads(dumps(trace)))  # as they will be read back
     return {

@@ -10,7 +10,7 @@ import pytest
 from toy_experiment import EXPERIMENT, TWIN, execute
 from toy_tools import read_lines, results
 
-from bayescore_lab.engine import Outcome, Profile, Run, plan, run_plans
+from bayescore_lab.engine import Profile, Run, RunOutcome, plan, run_plans
 from bayescore_lab.engine import records as records_module
 from bayescore_lab.engine.workers import Task, perform
 
@@ -194,7 +194,7 @@ def outcomes(execute, *runs):
 
 
 def test_outcomes_that_do_not_fit_the_runs_are_failures_with_reasons():
-    done = Outcome(A, {}, 1)
+    done = RunOutcome(A, {}, 1)
     assert outcomes(lambda batch: [done], A, B) == [
         "ok",
         "RuntimeError: execute() ended without an outcome for this run",
@@ -202,14 +202,14 @@ def test_outcomes_that_do_not_fit_the_runs_are_failures_with_reasons():
     (first, second) = outcomes(lambda batch: [done, done], A, B)
     assert first == "ok"
     assert second.startswith("ValueError: execute() gave an outcome for Run(")
-    (ragged,) = outcomes(lambda batch: [Outcome(A, {}, 1, {"x": [1], "y": [1, 2]})], A)
+    (ragged,) = outcomes(lambda batch: [RunOutcome(A, {}, 1, {"x": [1], "y": [1, 2]})], A)
     assert "the lists of a trace must have one length" in ragged
-    (unwritable,) = outcomes(lambda batch: [Outcome(A, {"f": print}, 1)], A)
+    (unwritable,) = outcomes(lambda batch: [RunOutcome(A, {"f": print}, 1)], A)
     assert "metrics['f'] is a builtin_function_or_method" in unwritable
 
 
 def test_an_outcome_may_state_its_share_of_a_batch():
-    timed = perform(Task("toy", lambda batch: [Outcome(A, {}, 1, seconds=2.5)], plan_of(A)))
+    timed = perform(Task("toy", lambda batch: [RunOutcome(A, {}, 1, seconds=2.5)], plan_of(A)))
     assert next(timed)[1]["seconds"] == 2.5
 
 

@@ -10,10 +10,10 @@ import pytest
 from toy_tools import make_record
 
 from bayescore_lab.engine import (
+    Criterion,
     Interval,
     Judgement,
     Records,
-    Rule,
     agrees,
     all_of,
     below,
@@ -121,8 +121,8 @@ def test_mostly_counts_runs(failing, verdict):
     assert judgement.sentence.startswith(f"In {failing} of 20 runs of GSM the fit broke down")
 
 
-def fixed(verdict) -> Rule:
-    return Rule("words", lambda records: Judgement(verdict, "sentence."))
+def fixed(verdict) -> Criterion:
+    return Criterion("words", lambda records: Judgement(verdict, "sentence."))
 
 
 @pytest.mark.parametrize(

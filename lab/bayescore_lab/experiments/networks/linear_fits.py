@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.base import BayesianOptimizer
-from bayescore_lab.engine import Outcome, Run
+from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.experiments.networks.linear_gaussian import DATA, DIM
 from bayescore_lab.methods import network_optimizer
 
@@ -79,7 +79,7 @@ def learn_linear(
     return Errors(wide, off, opt)
 
 
-def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
+def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
     """Learn with every run's settings, and compare with the optimum."""
     for run in todo:
         c = run.config
@@ -88,11 +88,11 @@ def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
         try:
             found = learn_linear(partial(network_optimizer, c["shell"]), *size, seed=run.seed, **options)
         except FloatingPointError:
-            yield Outcome(run, {"learned": False}, c["steps"] * c["draws"], ended="diverged")
+            yield RunOutcome(run, {"learned": False}, c["steps"] * c["draws"], ended="diverged")
             continue
         status = found.optimizer.status
         metrics: dict[str, Any] = {"learned": "precision learned" in status, "status": status}
         for name, values in (("sd", found.sd), ("mean", found.mean)):
             metrics[f"{name}_rms"] = float(values.square().mean().sqrt())
             metrics[f"{name}_worst"] = float(values.abs().max())
-        yield Outcome(run, metrics, c["steps"] * c["draws"])
+        yield RunOutcome(run, metrics, c["steps"] * c["draws"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from bayescore_lab.engine import (
     Claim,
+    Criterion,
     Experiment,
     Figure,
     Imported,
@@ -19,7 +20,6 @@ from bayescore_lab.engine import (
     Profile,
     Record,
     Records,
-    Rule,
     Run,
     Table,
 )
@@ -102,7 +102,7 @@ def _share(records: Records) -> str:
     return f"{sum(record.metrics['learned'] for record in records)} of {len(records)}"
 
 
-def _honest(limit: float) -> Rule:
+def _honest(limit: float) -> Criterion:
     words = f"Reproduced if no sd is off by more than {limit:.0%} in a run whose status says learned."
 
     def judge(records: Records) -> Judgement:
@@ -113,7 +113,7 @@ def _honest(limit: float) -> Rule:
         sentence = f"{len(sure)} of {len(records)} runs say learned; their worst sd is {worst:.1%} off."
         return Judgement(REPRODUCED if worst <= limit else NOT_REPRODUCED, sentence)
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 def figures(records: Records) -> list[Figure]:  # noqa: ARG001

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayescore.data import Split
 from bayescore.metrics import evaluate
 from bayescore.nn import ClassPrediction, Ensemble, PointPosterior, Posterior, fit_laplace
-from bayescore_lab.engine import Outcome, Run
+from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.experiments.networks.mnist_arms import FROM_PLAIN, MEMBERS, PLAIN, EpochBudget
 from bayescore_lab.experiments.networks.training import Learned, learn, mnist_split, network, pictures
 
@@ -27,7 +27,7 @@ TEST_SEED = 1
 OTHER_SEEDS = 100  # the images of the trials are not those of the experiment
 
 
-def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
+def execute(runs: Sequence[Run]) -> Iterator[RunOutcome]:
     """Train what the runs need and test it."""
     members: list[Learned] = []
     for run in runs:
@@ -45,7 +45,7 @@ def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
         yield _outcome(run, learned, posterior, steps)
 
 
-def execute_trials(todo: Sequence[Run]) -> Iterator[Outcome]:
+def execute_trials(todo: Sequence[Run]) -> Iterator[RunOutcome]:
     """Train with the settings of each trial; validation is all that `mnist-tuning` looks at."""
     for run in todo:
         c, seed = run.config, run.seed + OTHER_SEEDS
@@ -53,7 +53,7 @@ def execute_trials(todo: Sequence[Run]) -> Iterator[Outcome]:
         found = learn(c["kind"], dict(c["options"]), split, model, seed, EpochBudget(**c["schedule"]))
         metrics = {"validation_nll": found.validation_nll, "epoch": found.epoch}
         ended = "ok" if found.posterior is not None else "diverged"
-        yield Outcome(run, metrics, found.steps, found.trace, ended=ended)
+        yield RunOutcome(run, metrics, found.steps, found.trace, ended=ended)
 
 
 def _learn(run: Run, split: Split, member: int = 0) -> Learned:
@@ -80,14 +80,14 @@ def _from_plain(method: str, members: Sequence[Learned], split: Split) -> Poster
     return Ensemble([one for one in points if one is not None])
 
 
-def _outcome(run: Run, learned: Learned, posterior: Posterior | None, steps: int) -> Outcome:
+def _outcome(run: Run, learned: Learned, posterior: Posterior | None, steps: int) -> RunOutcome:
     draws = int(run.config["options"].get("samples", 2 if run.config["kind"] == "bam" else 1))
     metrics: dict[str, float] = {"epoch": learned.epoch, "steps": steps}
     if posterior is None:
-        return Outcome(run, metrics, steps * draws, learned.trace, ended="diverged")
+        return RunOutcome(run, metrics, steps * draws, learned.trace, ended="diverged")
     metrics |= {"validation_nll": learned.validation_nll} | assess(posterior, run.config.get("test_limit"))
     ended = "ok" if math.isfinite(metrics["nll"]) else "diverged"
-    return Outcome(run, metrics, steps * draws, learned.trace, ended=ended)
+    return RunOutcome(run, metrics, steps * draws, learned.trace, ended=ended)
 
 
 def predict_both(posterior: Posterior, x: object) -> tuple[ClassPrediction, ClassPrediction]:

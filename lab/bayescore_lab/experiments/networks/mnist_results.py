@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bayescore_lab.engine import (
+    Criterion,
     Figure,
     Judgement,
     Records,
-    Rule,
     Table,
     figure_style,
     judge_interval,
@@ -160,7 +160,7 @@ def _difference(records: Records, metric: str, arm: str, ours: str) -> tuple[int
     return len(own), mean_interval(differences(theirs, own)), paired_t(theirs, own).p
 
 
-def lower_mean(metric: str, arm: str, than: str, percent: float) -> Rule:
+def lower_mean(metric: str, arm: str, than: str, percent: float) -> Criterion:
     """`arm` has lower values than `than` on average over seeds."""
     words = (
         f"At {percent:g} %, take {metric} of {arm} minus that of {than}, seed by seed. Reproduced if the "
@@ -176,10 +176,10 @@ def lower_mean(metric: str, arm: str, than: str, percent: float) -> Rule:
         sentence = f"At {percent:g} %: mean difference {interval_text(interval, 3)} over {interval.n}."
         return Judgement(verdict, sentence, dict(vars(interval)))
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
-def similar(metric: str, arm: str, than: str, percent: float, tolerance: float) -> Rule:
+def similar(metric: str, arm: str, than: str, percent: float, tolerance: float) -> Criterion:
     """`arm` and `than` differ by at most a share `tolerance`."""
     words = (
         f"At {percent:g} %, take {metric} of {arm} divided by that of {than}, seed by seed. Reproduced if "
@@ -198,12 +198,12 @@ def similar(metric: str, arm: str, than: str, percent: float, tolerance: float) 
         verdict = judge_interval(interval, 1 - tolerance, 1 + tolerance)
         return Judgement(verdict, sentence, dict(vars(interval)))
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 def not_worse(
     metric: str, arm: str, others: Sequence[str], percentages: Sequence[float], guess: float
-) -> Rule:
+) -> Criterion:
     """`arm` is beyond doubt higher than none of `others`, whatever the percentage.
 
     A value above `guess`, which is what a uniform guess has, is that of a run that diverged.
@@ -234,10 +234,10 @@ def not_worse(
         numbers = {"worse": {f"{percent:g}": those for percent, those in worse.items()}}
         return Judgement(verdict, f"Of {comparisons}, worse {'; '.join(found) or 'in none'}.", numbers)
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
-def at_most(metric: str, arm: str, percent: float, bound: float) -> Rule:
+def at_most(metric: str, arm: str, percent: float, bound: float) -> Criterion:
     """`arm` has at most `bound`, for every seed."""
     words = (
         f"At {percent:g} %, reproduced if {metric} of {arm} is at most {bound:g} for every seed, not "
@@ -253,7 +253,7 @@ def at_most(metric: str, arm: str, percent: float, bound: float) -> Rule:
         sentence = f"At {percent:g} %: {', '.join(f'{value:.4g}' for value in values)}."
         return Judgement(verdict, sentence, {"values": values})
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 def _listed(percentages: Sequence[float]) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 from bayescore_lab.engine import (
     Claim,
+    Criterion,
     Experiment,
     Figure,
     Judgement,
-    Outcome,
     Profile,
     Records,
-    Rule,
     Run,
+    RunOutcome,
     Table,
 )
 from bayescore_lab.engine.tables import Cell
@@ -55,7 +55,7 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
     ]
 
 
-def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
+def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
     """Every run in a process of its own, which may not hold more than the limit."""
     for run in todo:
         done = ask_once("bayescore_lab.experiments.networks.scale_worker", run.config)
@@ -68,7 +68,7 @@ def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
             found = dict(done.answer)
         seconds = found.pop("seconds")
         ended = "ok" if found["ran"] else "did not run"
-        yield Outcome(run, found, int(run.config["steps"]), ended=ended, seconds=seconds)
+        yield RunOutcome(run, found, int(run.config["steps"]), ended=ended, seconds=seconds)
 
 
 def tables(records: Records) -> list[Table]:
@@ -103,7 +103,7 @@ def figures(records: Records) -> list[Figure]:  # noqa: ARG001
     return []
 
 
-def _fails(arms: Sequence[str]) -> Rule:
+def _fails(arms: Sequence[str]) -> Criterion:
     words = f"Reproduced if none of {', '.join(arms)} runs the network with 2,797,010 weights in 8 GB."
 
     def judge(records: Records) -> Judgement:
@@ -114,7 +114,7 @@ def _fails(arms: Sequence[str]) -> Rule:
         sentence = f"It runs with {', '.join(able)}." if able else "It runs with none of them."
         return Judgement(NOT_REPRODUCED if able else REPRODUCED, sentence)
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 EXPERIMENT = Experiment(

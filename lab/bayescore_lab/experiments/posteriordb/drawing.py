@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bayescore_lab.engine import Judgement, Records, Rule, Table
+from bayescore_lab.engine import Criterion, Judgement, Records, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ def gap_axis(panel: Axes) -> None:
     panel.axhline(0.0, color="0.35", linewidth=1.0, linestyle=(0, (1, 1)), label="best Gaussian")
 
 
-def on(posterior: str, rule: Rule, **case: Any) -> Rule:
+def on(posterior: str, rule: Criterion, **case: Any) -> Criterion:
     """The rule for the records of one posterior (and noise level)."""
     where = " ".join([posterior, *(f"{k}={v:g}" for k, v in case.items())])
 
@@ -31,7 +31,7 @@ def on(posterior: str, rule: Rule, **case: Any) -> Rule:
         found = rule.judge(records.where(posterior=posterior, **case))
         return Judgement(found.verdict, f"{where}: {found.sentence}", found.numbers)
 
-    return Rule(f"On {where}: {rule.words}", judge)
+    return Criterion(f"On {where}: {rule.words}", judge)
 
 
 def worst_table(records: Records, over: str, values: Sequence[Any], label: str = "") -> Table:

@@ -24,7 +24,7 @@ from bayescore.initial.finding import Start
 from bayescore.metrics import ELBO
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
-from bayescore_lab.engine import Outcome, Run
+from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.experiments.posteriordb.arms import BEST, LOST, per_iteration
 from bayescore_lab.methods import low_dimensional_method
 
@@ -66,14 +66,14 @@ class NoiseLevels(Target):
         return exact + self.betas * exact.abs().amax(-1, keepdim=True) * streams.normal(*x.shape[1:])  # (1)
 
 
-def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
+def execute(runs: Sequence[Run]) -> Iterator[RunOutcome]:
     """All seeds of one arm on one posterior, at all of its noise levels."""
     for noisy in (False, True):  # exact scores take no random numbers, so they are a batch of their own
         if some := [run for run in runs if (_beta(run) > 0) == noisy]:
             yield from _execute(some)
 
 
-def _execute(runs: Sequence[Run]) -> Iterator[Outcome]:
+def _execute(runs: Sequence[Run]) -> Iterator[RunOutcome]:
     config = dict(runs[0].config)
     rates, pilots = _pilots(config, sorted({_beta(run) for run in runs}))
     for rate in dict.fromkeys(rates.values()):
@@ -87,7 +87,7 @@ def _execute(runs: Sequence[Run]) -> Iterator[Outcome]:
                 metrics |= {"learning_rate": rate, "pilot": pilots[_beta(run)]}
             ended = "ok" if math.isfinite(metrics["gap"]) else "diverged"
             calls = fit.score_calls + (start.counts.score_calls if start else 0)
-            yield Outcome(run, metrics, calls, trace, ended=ended, seconds=seconds)
+            yield RunOutcome(run, metrics, calls, trace, ended=ended, seconds=seconds)
 
 
 def _beta(run: Run) -> float:

@@ -13,13 +13,13 @@ from typing import Any
 
 from bayescore_lab.engine import (
     Claim,
+    Criterion,
     Experiment,
     Figure,
     Imported,
     Judgement,
     Profile,
     Records,
-    Rule,
     Run,
     Table,
 )
@@ -142,7 +142,7 @@ def _word(ours: float, theirs: float) -> str:
     return "(better)" if ours < theirs else "(worse)"
 
 
-def _beats(peer: str) -> Rule:
+def _beats(peer: str) -> Criterion:
     words = (
         f"On every posterior that {peer} ran, compare medians over the seeds of mean error plus sd error, at "
         f"equal seconds. Auto is better or worse where they differ by more than {TIE:g}. Reproduced if it is "
@@ -174,7 +174,7 @@ def _beats(peer: str) -> Rule:
         )
         return Judgement(verdict, sentence, {"better": better, "ties": ties, "worse": worse, "lower": lower})
 
-    return Rule(words, judge)
+    return Criterion(words, judge)
 
 
 CLAIMS = tuple(

@@ -22,7 +22,7 @@ from bayescore.inference.fitting import fit
 from bayescore.methods import Method
 from bayescore.metrics import pareto_khat
 from bayescore.targets.posterior_db import PosteriorDB, posteriordb
-from bayescore_lab.engine import Outcome, Run
+from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.engine.workers import ask_once
 from bayescore_lab.experiments.posteriordb.more import AUTO, OURS, PEERS
 from bayescore_lab.methods import low_dimensional_method
@@ -33,7 +33,7 @@ DRAWS = 100_000
 KHAT_DRAWS = 4000
 
 
-def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
+def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
     """The runs of one posterior: ours, then every peer in turn."""
     name = todo[0].config["posterior"]
     target = posteriordb(name)
@@ -56,12 +56,12 @@ def execute(todo: Sequence[Run]) -> Iterator[Outcome]:
             yield from _theirs(target, theirs, budget)
 
 
-def _ours(target: PosteriorDB, run: Run) -> Outcome:
+def _ours(target: PosteriorDB, run: Run) -> RunOutcome:
     began = time.perf_counter()
     found = fit(target, None, _method(run.method), seed=run.seed, progress=False)
     seconds = time.perf_counter() - began
     metrics = errors(target, found.family) | {"setting": found.status}
-    return Outcome(run, metrics, found.score_calls, seconds=seconds)
+    return RunOutcome(run, metrics, found.score_calls, seconds=seconds)
 
 
 def _method(arm: str) -> Method | None:
@@ -74,7 +74,7 @@ def _library(run: Run) -> str:
     return "pymc" if PEERS[run.method][0] == "pymc" else "jax"
 
 
-def _theirs(target: PosteriorDB, todo: Sequence[Run], budget: float) -> Iterator[Outcome]:
+def _theirs(target: PosteriorDB, todo: Sequence[Run], budget: float) -> Iterator[RunOutcome]:
     """Peers of one library, in one process."""
     request = {
         "posterior": target.title,
@@ -96,7 +96,7 @@ def _theirs(target: PosteriorDB, todo: Sequence[Run], budget: float) -> Iterator
         measured = errors(target, FullGaussian(mean, factors)) if sound else {}
         metrics = {**measured, "setting": found["setting"], "budget": found["budget"]}
         ended = "ok" if sound else "diverged"
-        yield Outcome(run, metrics, found["score_calls"], ended=ended, seconds=found["seconds"])
+        yield RunOutcome(run, metrics, found["score_calls"], ended=ended, seconds=found["seconds"])
 
 
 def errors(target: PosteriorDB, q: Family) -> dict[str, float]:

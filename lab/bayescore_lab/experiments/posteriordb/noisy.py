@@ -10,12 +10,12 @@ import numpy as np
 
 from bayescore_lab.engine import (
     Claim,
+    Criterion,
     Experiment,
     Figure,
     Profile,
     Record,
     Records,
-    Rule,
     Run,
     Table,
     all_of,
@@ -103,7 +103,7 @@ def figures(records: Records) -> list[Figure]:
     return [captioned(drawing, shown, title="PosteriorDB, noisy scores", note=note)]
 
 
-def _ahead(ours: str, others: Sequence[str], beta: float, names: Sequence[str] = tuple(BEST)) -> Rule:
+def _ahead(ours: str, others: Sequence[str], beta: float, names: Sequence[str] = tuple(BEST)) -> Criterion:
     rules = [
         on(name, below("gap", ours, other, name="the final gap"), beta=beta)
         for name in names

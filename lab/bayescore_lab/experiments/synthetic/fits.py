@@ -19,10 +19,10 @@ from torch import Tensor
 
 import bayescore as bs
 from bayescore.families import DiagonalGaussian, Family, FullGaussian, GaussianMixture
-from bayescore.inference.result import Outcome as Outcomes
+from bayescore.inference.result import Outcome
 from bayescore.metrics import ForwardKL, parameter_errors
 from bayescore.targets.gaussians import Known
-from bayescore_lab.engine import Outcome, Run
+from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.methods import low_dimensional_method
 
 __all__ = ["execute"]
@@ -31,7 +31,7 @@ PILOT_SEED = 100_000  # pilot targets are never test targets
 HITS = (0.05, 0.01, 0.001)
 
 
-def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
+def execute(runs: Sequence[Run]) -> Iterator[RunOutcome]:
     """One outcome per run; the runs share their config."""
     config = dict(runs[0].config)
     rate, pilot = _tune(config)
@@ -40,8 +40,8 @@ def execute(runs: Sequence[Run]) -> Iterator[Outcome]:
     for run, fit in zip(runs, fits, strict=True):
         metrics, trace = _measure(config, run.seed, fit)
         metrics |= {"learning_rate": rate if rate is not None else math.nan, "pilot": pilot}
-        ended = fit.status if fit.outcome is Outcomes.DIVERGED else "ok"
-        yield Outcome(run, metrics, fit.score_calls, trace, ended, fit.seconds / len(fits))
+        ended = fit.status if fit.outcome is Outcome.DIVERGED else "ok"
+        yield RunOutcome(run, metrics, fit.score_calls, trace, ended, fit.seconds / len(fits))
 
 
 def _tune(config: dict[str, Any]) -> tuple[float | None, dict[str, list[float]]]:
