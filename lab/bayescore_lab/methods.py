@@ -3,7 +3,7 @@
 Records are matched by their configs, so a config keeps the words it was recorded with, whatever the library
 calls the same thing later; they are translated here. In those words "proximal" is four methods:
 
-    solver="exact"                              methods.ProximalRidge, optim.ProximalScore
+    solver="exact"                              methods.ProximalRidge, optim.CalibratedScore
     metric="covariance", or neither for a       methods.WhitenedDescent
         full or diagonal Gaussian
     metric="euclidean", or any other family     methods.ProximalDescent
@@ -48,7 +48,7 @@ def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorde
     options = _translated(recorded)
     solver, published = options.pop("solver", "exact"), options.pop("published", False)
     kinds: dict[str, type[BayesianOptimizer]] = {
-        "proximal": optim.ProximalScore if solver == "exact" else optim.ProximalDescent,
+        "proximal": optim.CalibratedScore if solver == "exact" else optim.ProximalDescent,
         "advi": optim.ADVI,
         "bam": optim.BaM if published else optim.PairedBaM,
         "sgld": optim.SGLD,

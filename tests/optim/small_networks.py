@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
 
 
@@ -97,6 +97,7 @@ NETWORKS = {
 
 OPTIMIZERS: dict[str, Callable[..., BayesianOptimizer]] = {
     "proximal": lambda p, n, **o: ProximalScore(p, n, **o),
+    "calibrated": lambda p, n, **o: CalibratedScore(p, n, **o),
     "descent": lambda p, n, **o: ProximalDescent(p, n, **o),
     "advi": lambda p, n, **o: ADVI(p, n, **o),
     "bam": lambda p, n, **o: PairedBaM(p, n, **o),

@@ -24,7 +24,7 @@ def run(shell: str, steps: int, batch: int, *size: Any, **options: Any) -> Error
 
 
 @pytest.mark.parametrize(
-    ("shell", "options"), [("proximal", {"damping": 100.0}), ("advi", {"at_optimum": True, "sd_rate": 4.0})]
+    ("shell", "options"), [("calibrated", {"damping": 100.0}), ("advi", {"at_optimum": True, "sd_rate": 4.0})]
 )
 def test_pairs_of_draws_find_the_optimum_in_few_steps(shell: str, options: dict[str, Any]) -> None:
     """Adam's means would take longer, and start where they belong."""
@@ -36,19 +36,19 @@ def test_pairs_of_draws_find_the_optimum_in_few_steps(shell: str, options: dict[
 
 @pytest.mark.parametrize("temperature", [1e-2, 1e-6])
 def test_pairs_learn_the_precision_at_every_temperature(temperature: float) -> None:
-    sd, _, opt = run("proximal", 1200, 10, temperature, damping=50.0)
+    sd, _, opt = run("calibrated", 1200, 10, temperature, damping=50.0)
     assert sd.abs().max() < 0.15
     assert "precision learned" in opt.status
 
 
 def test_a_run_that_ends_before_the_precision_has_moved_says_so() -> None:
-    sd, _, opt = run("proximal", 300, 32, init_sd=0.06)
+    sd, _, opt = run("calibrated", 300, 32, init_sd=0.06)
     assert sd.min() > 0.3
     assert "precision not learned yet" in opt.status
     assert "of its initial value is left" in opt.status
 
 
-@pytest.mark.parametrize(("shell", "enough"), [("proximal", 1500), ("bam", 2000)])
+@pytest.mark.parametrize(("shell", "enough"), [("calibrated", 1500), ("bam", 2000)])
 def test_a_few_weights_that_are_far_behind_are_seen(shell: str, enough: int) -> None:
     """Two of twenty inputs are weak: their sds have a long way to go, which a mean over weights hides."""
     rng = torch.Generator().manual_seed(0)
@@ -77,7 +77,7 @@ def test_weights_whose_sd_is_the_priors_do_not_lag_behind() -> None:
 
 
 def test_without_pairs_or_batch_size_a_hot_precision_is_left_alone_and_the_status_says_so() -> None:
-    _, _, opt = run("proximal", 300, 10, 1e-6, draws=1, init_sd=1e-5)
+    _, _, opt = run("calibrated", 300, 10, 1e-6, draws=1, init_sd=1e-5)
     (state,) = opt.state.values()
     assert ((state["sd"] / 1e-5).log().abs() < 0.1).all()
     assert "precision not learned" in opt.status
@@ -85,7 +85,7 @@ def test_without_pairs_or_batch_size_a_hot_precision_is_left_alone_and_the_statu
 
 
 def test_squared_gradients_stand_in_where_the_score_is_too_noisy() -> None:
-    sd, _, opt = run("proximal", 1500, 10, 1e-6, draws=1, batch_size=10, at_optimum=True)
+    sd, _, opt = run("calibrated", 1500, 10, 1e-6, draws=1, batch_size=10, at_optimum=True)
     assert sd.abs().max() < 0.25
     assert "squared gradients" in opt.status
 
@@ -109,7 +109,7 @@ def test_a_weight_that_is_slow_to_return_keeps_the_precision_from_counting_as_le
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shell", ["proximal", "descent", "advi", "bam"])
+@pytest.mark.parametrize("shell", ["calibrated", "descent", "advi", "bam"])
 def test_twenty_thousand_steps_give_five_per_cent_in_sd_and_a_twentieth_of_an_sd_in_mean(shell: str) -> None:
     sd, mean, opt = run(shell, 20_000, 32)
     assert sd.abs().max() < 0.05
@@ -118,7 +118,7 @@ def test_twenty_thousand_steps_give_five_per_cent_in_sd_and_a_twentieth_of_an_sd
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shell", ["proximal", "descent", "advi"])
+@pytest.mark.parametrize("shell", ["calibrated", "descent", "advi"])
 def test_one_draw_per_step_comes_close_to_what_its_noise_allows(shell: str) -> None:
     """The sd can be known to sqrt(kappa/steps)/2 = 2 %, the worst of 20 weights to twice or thrice that."""
     sd, mean, opt = run(shell, 20_000, 32, draws=1, batch_size=32)
@@ -133,7 +133,7 @@ def test_one_draw_per_step_comes_close_to_what_its_noise_allows(shell: str) -> N
 @pytest.mark.parametrize(("batch", "temperature"), [(DATA, 1.0), (10, 1.0), (10, 1e-2), (10, 1e-6)])
 @pytest.mark.parametrize(
     ("shell", "draws"),
-    [("proximal", 1), ("proximal", 2), ("descent", 1), ("descent", 2), ("advi", 1), ("advi", 2), ("bam", 2)],
+    [("calibrated", 1), ("calibrated", 2), ("descent", 1), ("descent", 2), ("advi", 1), ("advi", 2), ("bam", 2)],
 )
 def test_the_sd_is_right_at_every_kappa_or_the_status_says_that_it_was_not_learned(
     shell: str, draws: int, batch: int, temperature: float

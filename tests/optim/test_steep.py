@@ -11,10 +11,10 @@ from small_networks import OPTIMIZERS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.optim import SGLD, PairedBaM, ProximalScore
+from bayescore.optim import SGLD, PairedBaM, CalibratedScore
 from bayescore.optim.base import BayesianOptimizer
 
-MAKERS = {"proximal": ProximalScore, "bam": PairedBaM, "sgld": SGLD}
+MAKERS = {"calibrated": CalibratedScore, "bam": PairedBaM, "sgld": SGLD}
 
 
 def network() -> nn.Sequential:
@@ -55,7 +55,7 @@ def test_a_steep_regression_is_learned_with_default_settings(name: str, noise: f
 
 def test_rate_and_initial_sd_are_those_of_the_curvature() -> None:
     model = network()
-    opt = ProximalScore(model.parameters(), 64)
+    opt = CalibratedScore(model.parameters(), 64)
     before = opt.param_groups[0]["init_sd"]
     means = copy.deepcopy(model.state_dict())
     train(opt, model, 1, 0.01)
@@ -83,7 +83,7 @@ def test_a_classification_and_a_rate_that_was_given_are_left_alone(name: str) ->
         assert opt.param_groups[0]["lr_factor"] == 1.0
         return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
-    rate = {"proximal": 0.1, "bam": 0.2, "sgld": 0.01}[name]
+    rate = {"calibrated": 0.1, "bam": 0.2, "sgld": 0.01}[name]
     assert torch.equal(classified(), classified(lr=rate))
     model = network()
     opt = MAKERS[name](model.parameters(), 64, lr=1e-9)
@@ -94,7 +94,7 @@ def test_a_classification_and_a_rate_that_was_given_are_left_alone(name: str) ->
 def test_a_group_with_its_own_rate_is_not_watched() -> None:
     model = network()
     groups = [{"params": model[0].parameters(), "lr": 1e-6}, {"params": model[2].parameters()}]
-    opt = ProximalScore(groups, 64)
+    opt = CalibratedScore(groups, 64)
     train(opt, model, 1, 0.01)
     assert opt.param_groups[0]["lr_factor"] == 1.0
     assert opt.param_groups[1]["lr_factor"] < 1

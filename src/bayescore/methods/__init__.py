@@ -6,6 +6,7 @@ from bayescore.checks import unknown_name
 from bayescore.methods.advi import ADVI
 from bayescore.methods.bam import BaM
 from bayescore.methods.base import Info, Method, Oracle, State
+from bayescore.methods.calibrated_score import CalibratedScore
 from bayescore.methods.fisher import Fisher
 from bayescore.methods.gsm import GSM
 from bayescore.methods.paired_bam import PairedBaM
@@ -20,6 +21,7 @@ __all__ = [
     "GSM",
     "METHODS",
     "BaM",
+    "CalibratedScore",
     "Fisher",
     "Info",
     "Method",
@@ -42,6 +44,7 @@ METHODS: dict[str, type[Method]] = {
         WhitenedDescent,
         ProximalRidge,
         ProximalScore,
+        CalibratedScore,
         ADVI,
         GSM,
         BaM,

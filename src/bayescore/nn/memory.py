@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bayescore.checks import unknown_name
-from bayescore.optim import ADVI, SGLD, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim import ADVI, SGLD, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
 from bayescore.optim.noise import uses_counter
 from bayescore.posteriors.forward import call_with, own_tensors
 
@@ -95,6 +95,7 @@ _OPTIMIZERS = {
     "adamw": _Optimizer(_torch("AdamW"), largest=2),
     "adamw-fused": _Optimizer(_torch("AdamW", fused=True)),
     "proximal": _Optimizer(_ours(ProximalScore), 1, largest=2),
+    "calibrated": _Optimizer(_ours(CalibratedScore), 1, largest=2),
     "descent": _Optimizer(_ours(ProximalDescent), 1, largest=2),
     "advi": _Optimizer(_ours(ADVI), 1, largest=2),
     "bam": _Optimizer(_ours(PairedBaM), 2, largest=2, whole=3),  # its sums over draws
@@ -116,7 +117,7 @@ def memory_estimate(
 
     Arguments:
         model: any module, also one made under `torch.device("meta")`; it is not run and not changed.
-        method: "sgd", "adamw", "adamw-fused", "proximal", "descent", "advi", "bam" or "sgld".
+        method: "sgd", "adamw", "adamw-fused", "proximal", "calibrated", "descent", "advi", "bam" or "sgld".
         batch: the module's inputs: a tensor, a tuple of tensors (on any device; only their shapes are read),
             or the shape of one float input, such as (16, 3, 224, 224).
         loss: from the outputs to a scalar; by default a mean of all outputs.

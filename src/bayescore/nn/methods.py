@@ -17,7 +17,7 @@ from torch import nn
 
 from bayescore.checks import unknown_name
 from bayescore.nn.plain import PlainAdam
-from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.base import WeightPosterior
 from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout, dropped_modules
@@ -29,6 +29,7 @@ __all__ = ["METHODS", "TrainingMethod", "training_method"]
 
 BAYESIAN: dict[str, type[BayesianOptimizer]] = {
     "proximal": ProximalScore,
+    "calibrated": CalibratedScore,
     "descent": ProximalDescent,
     "advi": ADVI,
     "bam": PairedBaM,
@@ -104,7 +105,7 @@ def training_method(
             "batches, or write the loop yourself (`with opt.sample():`)"
         )
     if name in BAYESIAN:
-        if name == "proximal":
+        if name == "calibrated":
             options.setdefault("batch_size", batch_size)
         elif name == "descent":
             options.setdefault("steps", steps)

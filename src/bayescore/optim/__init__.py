@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bayescore.optim.advi import ADVI
 from bayescore.optim.bam import BaM, PairedBaM
+from bayescore.optim.calibrated import CalibratedScore
 from bayescore.optim.descent import ProximalDescent
 from bayescore.optim.proximal import ProximalScore
 from bayescore.optim.sgld import SGLD
 
-__all__ = ["ADVI", "SGLD", "BaM", "PairedBaM", "ProximalDescent", "ProximalScore"]
+__all__ = ["ADVI", "SGLD", "BaM", "CalibratedScore", "PairedBaM", "ProximalDescent", "ProximalScore"]

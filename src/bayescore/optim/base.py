@@ -40,7 +40,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -126,6 +126,10 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     #: the smallest number of draws per step
     least_draws: ClassVar[int] = 1
+    #: common options that the method does not have, and why
+    lacks: ClassVar[dict[str, str]] = {}
+    #: whether a block draws the weights
+    perturbs: ClassVar[bool] = True
     #: options that cannot differ between groups of parameters
     whole_options: ClassVar[tuple[str, ...]] = WHOLE
     # makes GradScaler pass its scale to step() instead of skipping it: earlier draws can be unscaled too
@@ -144,6 +148,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         for name in common:
             if name not in COMMON:
                 raise TypeError(str(unknown_name(f"option of {type(self).__name__}", name, self.options())))
+        self._check_lacking(common)
         self._prepare()
         keep_heap()
         given = {
@@ -161,7 +166,12 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def options(cls) -> list[str]:
         """The names of all options, in the order of the constructor."""
         own = inspect.signature(cls).parameters.values()
-        return [p.name for p in own if p.kind is p.KEYWORD_ONLY] + list(COMMON)
+        shared = [name for name in COMMON if name not in cls.lacks]
+        return [p.name for p in own if p.kind is p.KEYWORD_ONLY] + shared
+
+    def _check_lacking(self, given: Mapping[str, Any]) -> None:
+        for name in (name for name in self.lacks if name in given and given[name] != COMMON[name]):
+            raise ValueError(f"{type(self).__name__} has no {name}: {self.lacks[name]}")
 
     def _prepare(self) -> None:
         self._open = False
@@ -186,6 +196,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         check_own_groups(param_group, self.defaults, self.whole_options)
+        self._check_lacking(param_group)
         if "lr" in param_group or "init_sd" in param_group:
             param_group = {"steep_watch": 0, **param_group}
         super().add_param_group(param_group)
@@ -235,6 +246,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """Add the method's tensors to the state of a parameter."""
         member.state["sd"] = torch.full_like(mean, member.group["init_sd"])
         member.state["statistics"] = mean.new_zeros(4)  # rules/curvature.py
+
+    def _make_state(self, member: Member, mean: Tensor) -> None:
+        self._init_state(member, mean)
         if member.group["average"]:
             member.state["average"] = mean.clone()
 
@@ -247,25 +261,42 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """Apply the rule to a bucket."""
 
     def _apply(
-        self, bucket: Bucket, rule: Callable[..., Any], states: Sequence[str], seen: Seen, o: Any
+        self,
+        bucket: Bucket,
+        rule: Callable[..., Any],
+        states: Sequence[str],
+        seen: Seen,
+        o: Any,
+        width: Callable[..., Tensor] | None = None,
     ) -> Any:
-        """Apply `rule(mean, *states, prior_mean, draws, o)` to a bucket; returns the totals of its terms."""
+        """Apply a rule to a bucket; returns the totals of its terms.
+
+        The rule is `rule(mean, *states, prior_mean, draws, o)`, with the sd as its first state, or, if `width`
+        computes the sd from states and options, `rule(mean, *states, draws, o)`.
+        """
         if seen.g is None:
             args, given = [bucket.flat[key].div_(seen.draws) for key in SUMS], "sums"
         elif isinstance(seen.noise, str):
             args, given = [seen.g], seen.noise
         else:
             args, given = [seen.g, cast(Tensor, seen.noise)], "noise"
-        return self._move(bucket, rule, states, given, (self._prior_mean(bucket), *args, o))
+        prior = self._prior_mean(bucket) if width is None else None
+        return self._move(bucket, rule, states, given, (prior, *args, o), width)
 
     def _move(
-        self, bucket: Bucket, rule: Callable[..., Any], states: Sequence[str], given: str, args: Sequence[Any]
+        self,
+        bucket: Bucket,
+        rule: Callable[..., Any],
+        states: Sequence[str],
+        given: str,
+        args: Sequence[Any],
+        width: Callable[..., Tensor] | None = None,
     ) -> Any:
         """Apply a rule and the decay (2), and write the new mean into the module, in one pass over memory."""
         decay: tuple[Tensor, ...] = ()
         if share := self._rate(bucket.group) * bucket.group["weight_decay"]:
             decay = (self._prior_mean(bucket), *self._numbers(bucket, share))
-        kernel = update_kernel(rule, 1 + len(states), given, bool(decay))
+        kernel = update_kernel(rule, 1 + len(states), given, bool(decay), width)
         kept = [bucket.flat.get(key) for key in states]
         return self._run(bucket, kernel, bucket.whole, bucket.like, *kept, *decay, *args)
 
@@ -273,7 +304,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """Run a kernel over a bucket; returns the totals of its terms."""
         compiled = bucket.group["compiled"]
         kernel = self._kernels.setdefault((function, compiled), Kernel(function, compiled))
-        return kernel(self._size, bucket.sizes, *args)
+        return kernel(self._size, bucket, *args)
 
     def _numbers(self, bucket: Bucket, *values: float) -> tuple[Tensor, ...]:
         """Options of a rule as zero-dimensional tensors."""
@@ -286,6 +317,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
             return bucket.flat["prior_mean"]
         value = bucket.group["prior_mean"]
         return bucket.like.new_tensor(float(value) if isinstance(value, int | float) else 0.0)
+
+    def _after_update(self) -> None:
+        """Called after an update of all buckets."""
 
     # -- parameters and their state ----------------------------------------------------------------------
 
@@ -323,7 +357,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             prior = prior_tensor(member.group, member.position, state["mean"])
             if prior is not None:
                 state["prior_mean"] = prior
-            self._init_state(member, state["mean"])
+            self._make_state(member, state["mean"])
         else:
             same = p.detach() == state["mean"].to(p.dtype)
             new = torch.where(same, state["mean"], value)
@@ -379,7 +413,10 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """The noise of the only draw of this step, or where its draw still is in memory (`Seen.noise`)."""
         if "draw" in bucket.flat:
             return "kept"
-        return "drawn" if self._open and bucket.keeps_draws else self.noise(bucket, 0)
+        return "drawn" if self._open and self._keeps(bucket) else self.noise(bucket, 0)
+
+    def _keeps(self, bucket: Bucket) -> bool:
+        return self.perturbs and bucket.keeps_draws
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -420,13 +457,16 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._check_gradients(members, max(calls.values(), default=1))
 
     def _write_draw(self, bucket: Bucket) -> None:
-        mean, sd, noise = bucket.flat["mean"], bucket.flat["sd"], self.noise(bucket, bucket.group["taken"])
         whole = bucket.whole
-        theta = torch.empty_like(mean) if whole is None else whole
-        self._run(bucket, draw_weights, theta, mean, sd, noise)
+        theta = torch.empty_like(bucket.flat["mean"]) if whole is None else whole
+        self._draw(bucket, theta, self.noise(bucket, bucket.group["taken"]))
         if whole is None:
             for member, part in zip(bucket.members, bucket.split(theta), strict=True):
                 member.weight.copy_(part)
+
+    def _draw(self, bucket: Bucket, theta: Tensor, noise: Noise) -> None:
+        """Write a draw of a bucket's weights into a flat tensor."""
+        self._run(bucket, draw_weights, theta, bucket.flat["mean"], bucket.flat["sd"], noise)
 
     @torch.no_grad()
     def _leave(self, buckets: list[Bucket], keep: bool) -> None:
@@ -435,7 +475,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             if id(bucket) in self._updated:
                 continue
             theta = bucket.whole
-            if keep and theta is not None and bucket.group["draws"] == 1 and bucket.keeps_draws:
+            if keep and theta is not None and bucket.group["draws"] == 1 and self._keeps(bucket):
                 self._run(bucket, exchange_mean, theta, bucket.flat["mean"])
                 bucket.rename("mean", "draw")
                 self._note_versions(bucket)
@@ -529,6 +569,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 for group in self.param_groups:
                     group["last_draws"] = draws
             if moved:
+                self._after_update()
                 self._average()
                 if self._head["updates"] <= EARLY or self._head["updates"] % EVERY == 0:
                     self._check_state()
@@ -724,9 +765,13 @@ class BayesianOptimizer(torch.optim.Optimizer):
             )
         return self._posterior(model, names, likelihood)
 
+    def _sd(self, member: Member) -> Tensor:
+        """A copy of the sds of a tensor's weights."""
+        return cast(Tensor, member.state["sd"]).clone()
+
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
         mean = {name: m.state.get("average", m.state["mean"]).clone() for name, m in members.items()}
-        sd = {name: m.state["sd"].clone() for name, m in members.items()}
+        sd = {name: self._sd(m) for name, m in members.items()}
         return GaussianPosterior(model, mean, sd, likelihood=likelihood)
 
     def state_dict(self) -> dict[str, Any]:
@@ -782,7 +827,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         mean = torch.empty_like(p, device="meta")
         member = Member(0, options, j, p, {"mean": mean})
         try:
-            self._init_state(member, mean)
+            self._make_state(member, mean)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
         if isinstance(options["prior_mean"], str):

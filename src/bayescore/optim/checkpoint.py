@@ -16,7 +16,7 @@ __all__ = ["check_checkpoint", "possible", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
 NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
-SQUARES = ("second_m", "second_r", "square")  # running means of squares
+SQUARES = ("second", "second_m", "second_r", "square")  # running means of squares
 
 
 def check_checkpoint(

@@ -8,7 +8,7 @@ tensor (`statistics`) are the rows of a table.
 **Kernels.** A kernel is one pass over memory: an elementwise function of flat tensors that changes them in
 place, compiled or in slices, with the same result. It takes noise (optim/noise.py) and options as small
 tensors, so that a new learning rate does not recompile it. It returns elementwise terms, or None; each
-parameter tensor's totals are kept: the sums of the first two terms and the maximum of a third. Compiled, one
+parameter tensor's totals are kept. Compiled, one
 program serves every shape, and neither noise nor terms are written to memory. Eagerly, it runs slice by
 slice, so that intermediate results stay in the cache. Compiling takes 10 to 30 seconds, once per machine and
 kernel. It is done from 500,000 weights on, where it pays within a few thousand steps; small networks and
@@ -31,6 +31,7 @@ from torch import Tensor
 
 from bayescore.optim.noise import CounterKey, Noise, numbers, uses_counter
 from bayescore.rules.draws import Draws
+from bayescore.rules.terms import Largest, Terms
 
 __all__ = [
     "Bucket",
@@ -87,8 +88,11 @@ class Bucket:
             self._table([m.state["statistics"] for m in members]) if "statistics" in first else None
         )
         self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
+        self.whole_lengths = torch.tensor(self.sizes, device=self.like.device)
         #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
         self.noise: tuple[Any, Tensor] | None = None
+        #: what the sds of a step are computed from, if they are not kept, as (number of the step, tensors)
+        self.widths: tuple[int, tuple[Tensor, ...]] | None = None
 
     def _share(self, key: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) == 1:
@@ -125,10 +129,9 @@ class Bucket:
 
     @property
     def keeps_draws(self) -> bool:
-        """Whether draws are kept until the step: the tensor is large, and its draws lose no precision."""
+        """Whether draws can be kept until the step: the tensor is large, and its draws lose no precision."""
         whole = self.whole
-        perturbed = "sd" in self.flat and self.is_large
-        return perturbed and whole is not None and whole.dtype == self.like.dtype
+        return self.is_large and whole is not None and whole.dtype == self.like.dtype
 
     @property
     def is_current(self) -> bool:
@@ -218,16 +221,16 @@ class Kernel:
         self._fast: Function | None = None
         self._failed = False
 
-    def __call__(self, size: int, segments: Sequence[int], *args: Any) -> Any:
+    def __call__(self, size: int, bucket: Bucket, *args: Any) -> Any:
         """Run the function; returns the totals of its terms over each parameter tensor, (tensors, terms).
 
         Arguments:
             size: number of weights of the whole network.
-            segments: sizes of the parameter tensors, in their order in the flat tensors.
+            bucket: whose flat tensors are among the arguments.
         """
-        if len(segments) > 1:
-            return _segment_totals(self.function(*args), segments)
-        wanted = uses_counter(size, segments[0]) if self.compiled is None else self.compiled
+        if len(bucket.sizes) > 1:
+            return _segment_totals(self.function(*args), bucket.whole_lengths)
+        wanted = uses_counter(size, bucket.sizes[0]) if self.compiled is None else self.compiled
         if not wanted or self._failed:
             return run_in_slices(self.function, *args)
         if self._fast is None:
@@ -258,29 +261,41 @@ def _compiled(function: Function) -> Function:
 def _with_totals(function: Function) -> Function:
     def counted(*args: Any) -> Any:
         terms = function(*args)
-        return None if terms is None else _totals(terms).unsqueeze(0)
+        return None if terms is None else torch.stack([_total(term) for term in terms]).unsqueeze(0)
 
     return counted
 
 
-def _totals(terms: Sequence[Tensor]) -> Tensor:
-    return torch.stack([*(term.sum() for term in terms[:2]), *(term.amax() for term in terms[2:])])
+def _total(term: Tensor | Largest) -> Tensor:
+    return term.values.amax() if isinstance(term, Largest) else term.sum()
 
 
-def _segment_totals(terms: Sequence[Tensor] | None, segments: Sequence[int]) -> Tensor | None:
+def _segment_totals(terms: Terms | None, lengths: Tensor) -> Tensor | None:
+    """The totals over consecutive parts of these lengths, a row for each."""
     if terms is None:
         return None
-    parts = zip(*(term.split(list(segments)) for term in terms), strict=True)
-    return torch.stack([_totals(part) for part in parts])
+    pairs = ((t.values, "max") if isinstance(t, Largest) else (t, "sum") for t in terms)
+    return torch.stack([torch.segment_reduce(t, how, lengths=lengths, unsafe=True) for t, how in pairs], 1)
 
 
 def run_in_slices(function: Function, *args: Any) -> Any:
     """The function with its totals, slice by slice."""
-    counted, size = _with_totals(function), next(a for a in args if isinstance(a, Tensor)).numel()
+    size = next(a for a in args if isinstance(a, Tensor)).numel()
     if size <= SLICE:
-        return counted(*args)
-    found = [counted(*(_part(a, at, size) for a in args)) for at in range(0, size, SLICE)]
-    return None if found[0] is None else _totals(torch.cat(found).unbind(1)).unsqueeze(0)
+        return _with_totals(function)(*args)
+    kinds: list[bool] = []
+
+    def totals(*part: Any) -> Tensor | None:
+        terms = function(*part)
+        kinds[:] = [] if terms is None else [isinstance(term, Largest) for term in terms]
+        return None if terms is None else torch.stack([_total(term) for term in terms])
+
+    found = [totals(*(_part(a, at, size) for a in args)) for at in range(0, size, SLICE)]
+    if found[0] is None:
+        return None
+    columns = torch.stack([row for row in found if row is not None]).unbind(1)
+    pairs = zip(columns, kinds, strict=True)
+    return torch.stack([column.amax() if largest else column.sum() for column, largest in pairs]).unsqueeze(0)
 
 
 def _part(a: Any, at: int, size: int) -> Any:
@@ -329,11 +344,14 @@ def collect_draw(
 
 
 @functools.cache
-def update_kernel(rule: Function, states: int, given: str, decays: bool) -> Function:
+def update_kernel(
+    rule: Function, states: int, given: str, decays: bool, width: Function | None = None
+) -> Function:
     """The in-place update of a pure rule.
 
-    The rule is `rule(mean, *other states, prior_mean, draws, options)` and returns the new states and its
-    terms; with given="as is" it may take anything between its states and the options. The update is
+    The rule is `rule(mean, *other states, prior_mean, draws, options)`, or the same without a prior mean if that
+    is None, and returns the new states and its terms (rules/terms.py); with given="as is" it may take anything
+    between its states and the options. The update is
         update(weight, mean, *other states, [towards, share,] prior_mean, *inputs, options)
     where `weight` is the module's own flat tensor, into which the new mean is written, or None.
 
@@ -343,6 +361,7 @@ def update_kernel(rule: Function, states: int, given: str, decays: bool) -> Func
             holds theta - mean, and the module the mean. "drawn": a gradient; the module holds theta. "sums":
             the four averages of `Draws`. "as is": what the rule takes.
         decays: the mean also decays, m <- m + move(m) - share (m - towards), as in AdamW.
+        width: the sd from the other states and the options; None: it is the first of the other states.
     """
 
     def update(weight: Tensor | None, mean: Tensor, *args: Any) -> Any:
@@ -361,8 +380,9 @@ def update_kernel(rule: Function, states: int, given: str, decays: bool) -> Func
             else:  # eps = (theta - mean)/sd, ten times cheaper than generating it again
                 assert weight is not None
                 offset = mean if given == "kept" else weight - mean
-                draws = Draws.of_one(inputs[0], offset / others[0])
-            new, terms = rule(m, *others, prior_mean, draws, o)
+                draws = Draws.of_one(inputs[0], offset / (others[0] if width is None else width(*others, o)))
+            prior = () if prior_mean is None else (prior_mean,)
+            new, terms = rule(m, *others, *prior, draws, o)
         moved = new[0] - share * (m - towards) if decays else new[0]
         for old, value in zip((mean, *others), (moved, *new[1:]), strict=True):
             if old is not None:

@@ -65,6 +65,11 @@ class SGLD(BayesianOptimizer):
         common: as in ProximalScore, without init_sd and average (predictions are averaged instead).
     """
 
+    lacks = {
+        "init_sd": "its posterior is the states that it keeps",
+        "average": "the predictions of its kept states are averaged",
+    }
+    perturbs = False
     whole_options = (*WHOLE, "burn_in", "thin", "keep")
 
     def __init__(
@@ -87,8 +92,6 @@ class SGLD(BayesianOptimizer):
             "keep": keep,
             "kept": 0,
         }
-        if common.get("init_sd") is not None:
-            raise ValueError("SGLD has no init_sd: its posterior is the states that it keeps")
         free = lr is None and not (preconditioned or common.get("update_in_backward"))
         super().__init__(params, num_data, own, common, WATCHED if free else 0)
 
@@ -98,8 +101,6 @@ class SGLD(BayesianOptimizer):
         check_count("thin", group["thin"])
         check_count("keep", group["keep"], 2)
         check_count("kept", group["kept"], 0)
-        if group["average"]:
-            raise ValueError("SGLD has no average: the predictions of its kept states are averaged")
 
     def _init_state(self, member: Member, mean: Tensor) -> None:
         # a weight that was frozen until now had this value in all states that were kept of the others

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayescore.rules.adam import adam_moments
 from bayescore.rules.draws import Draws
+from bayescore.rules.terms import Largest, Terms
 
 __all__ = ["ADVIOptions", "advi_step"]
 
@@ -39,7 +40,7 @@ def advi_step(
     prior_mean: Tensor | float,
     draws: Draws,
     o: ADVIOptions,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor, Tensor]]:
+) -> tuple[tuple[Tensor, ...], Terms]:
     """One step: the new mean, sd and moments.
 
     Also returns the slope (2), its square, and how many steps log sd takes to move by the slope.
@@ -50,4 +51,8 @@ def advi_step(
     first_r, second_r, divisor_r = adam_moments(first_r, second_r, slope, o.second_correction)
     mean = mean - o.lr * o.first_correction * first_m / divisor_m
     sd = sd * (-o.sd_lr * o.first_correction * first_r / divisor_r).exp()
-    return (mean, sd, first_m, first_r, second_m, second_r), (slope, slope * slope, divisor_r / o.sd_lr)
+    return (mean, sd, first_m, first_r, second_m, second_r), (
+        slope,
+        slope * slope,
+        Largest(divisor_r / o.sd_lr),
+    )

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from bayescore.rules.adam import EPSILON, adam_moments, corrections, sgd_velocity
 from bayescore.rules.draws import Draws
+from bayescore.rules.terms import Largest, Terms
 
 __all__ = ["InnerOptions", "inner_corrections", "inner_gradient", "inner_steps"]
 
@@ -68,7 +69,7 @@ def inner_steps(
     prior_mean: Tensor | float,
     draws: Draws,
     o: InnerOptions,
-) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, Tensor, Tensor]]:
+) -> tuple[tuple[Tensor | None, ...], Terms]:
     """N inner steps: the new mean, sd and moments (SGD has no second moments).
 
     Also returns the slope (curvature times variance, minus 1), its square, and how many steps log sd takes to
@@ -99,4 +100,8 @@ def inner_steps(
             )
             m = m - o.lr * first_m
             inverse_sd = inverse_sd * (o.sd_lr * first_r).exp()
-    return (m, 1 / inverse_sd, first_m, first_r, second_m, second_r), (slope, slope * slope, steps_needed)
+    return (m, 1 / inverse_sd, first_m, first_r, second_m, second_r), (
+        slope,
+        slope * slope,
+        Largest(steps_needed),
+    )

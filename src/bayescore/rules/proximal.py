@@ -1,45 +1,59 @@
-"""The default rule for networks: the proximal problem in closed form, with its curvature used only as far as
-it can be trusted.
+"""The default rule for networks: score matching with a proximal term, at AdamW's price and on AdamW's scale of lr.
 
-A mini-batch represents kappa = N/(batch tau) times as many data as it has, and the curvature estimate of one
-draw, eps times score, has a variance of about kappa. The rule is therefore the ridge step (rules/ridge.py)
-with three numbers per tensor that limit how far this estimate is trusted, and with momentum for the mean.
+q = N(m, diag(sigma^2)); a step sees one draw theta = m + d, d = sigma eps, and the gradient g of the mean loss of
+a mini-batch there. N is the number of data, tau the temperature in use, h the curvature of the mean loss per
+weight. The noisy score of the target is s = -(N/tau) g; that of q at theta is -d/sigma^2, linear in d. Two
+numbers are kept per weight besides m: Adam's moments a and v. sigma is not kept: it follows from v,
 
-Per-datum units (optim/base.py): c = tau/N, delta = c/s0^2, G and X averages of gradients of the mean loss.
-The prior N(m0, s0^2) enters by its expectation.
-    resid  = -(sigma/c) (G + delta (m - m0)) + rho k e1        whitened mean residual of the score       (1)
-    slope  = (sigma/c) X + sigma^2/s0^2 - 1 - k (e2 - 1)       whitened curvature minus 1, by eps*score  (2)
-    [ 1/eta     -rho e1 ] [u]   [ resid ]
-    [ -rho e1   a + e2  ] [w] = [ slope ]                      rules/ridge.py, with b + 1 = 1/eta        (3)
-    sigma <- sigma (1 - w/2 + w^2/8),  |w| <= 1                P (1 + w) to first order                  (4)
-    momentum <- beta momentum - (1 - beta) (c/sigma) u/eta                                               (5)
-    m <- m - (reach/c) momentum/(1 - beta^t),  reach = eta v,  v = 1/P_new                               (6)
-With beta = 0 and rho = k = 1 this is the ridge step. After (6), sigma is limited to the prior's s0. At the
-initial variance v0, lr is the learning rate of SGD: eta = min(1, lr c/v0). If a Newton step with the initial
-precision is shorter than that, because q starts narrower than the posterior,
-    reach = max(v, over min(v, v0)),  over = max(1, lr c/v0)                                             (6a)
-which is SGD's step at v0, and Newton's step once v has grown to its final value.
+    sigma^2 = tau / (N h + 1/s0^2),    h = rho v^,    sigma <= 0.1 (the sum of the learning rates so far)     (1)
 
-The noise of (2) decides how much weight it gets. Its variance V is about kappa for one draw (times
-1 - batch/N without replacement), and of order 1 for antithetic pairs on the same data. V and the mean slope
-are tracked per tensor (rules/curvature.py). A step uses their values from the steps before it, so that it
-needs only one pass over memory. With L = 1 + mean slope,
-    rho   = t / (t + 100 noise)                                0: not trusted, 1: fully trusted          (7)
-    slope <- rho slope + (1 - rho) slope_F                                                               (8)
-    a     = damping + t/2 + 10 rho sqrt(V)                                                               (9)
-    k     = L - sigma^2/s0^2, clamped to [0, 1]                from the steps before                     (10)
-k subtracts the noise of the draw itself: all of it once the precision is right (k = 1 gives the residual of
-the proximal problem, which vanishes at the optimum), little while q is much narrower than the likelihood, and
-none of the prior's part, which is exact. If the batch size B is known and a step makes one draw, slope_F
-comes from squared gradients,
-    slope_F = (sigma^2/c) F + sigma^2/s0^2 - 1,   F = B/(1 - B/N) (1 + beta)/2 (G - momentum)^2          (11)
-whose relative noise is 2 for every kappa. At the mean, E F = Var_i(grad l_i), the Fisher information of one
-datum. It equals the Hessian H if the model is right for the data (at any temperature) and differs from H by
-the misfit otherwise. Three things make F too large, and sds too small: the draw itself, which adds
-B/(1 - B/N) sum_j H_ij^2 v_j (negligible at low temperature; as much as F itself for many weights at tau = 1);
-the gradient of the prior, B delta^2 (m - m0)^2, because momentum contains it and G does not; and the mean
-gradient, in the first steps or with beta = 0, where F = B/(1 - B/N) G^2. Without B, slope_F = 0: the
-precision keeps its value until (2) can be trusted.
+where v^, a^ are v, a with Adam's bias correction, rho is one number per tensor, and s0 = prior_scale times the
+root mean square of the tensor's initial weights. A step is
+
+    x = d (g - a^)                               a^ of the steps before                                   (2)
+    a <- b1 a + (1 - b1) g,    v <- b2 v + (1 - b2) g^2/Q                                                 (3)
+    m <- m - lr a^/(sqrt(v^) + 1e-8) - lr w (m - m0)              AdamW's step, at the drawn weights      (4)
+    X <- <sum x>,   Y <- <sum v^ d^2>,   Z <- <sum x^2>           running sums over a tensor              (5)
+    rho = X/Y, as far as its own standard error allows it         (9)
+    tau = the largest temperature at which the noise costs no more than `nats`  (8)
+
+**How it follows from the paper.** The paper minimises, from the draw of this step, the noisy proximal loss
+    |s_q(theta) - s|^2 + alpha |s_q(theta) - s_{q_t}(theta)|^2                                            (6)
+(eq:noisy_loss). With s_q(theta) = b - P (theta - m_t), b the intercept and P the slope, (6) is a linear
+regression of the noisy scores on d whose new intercept and slope stay near the old ones.
+ - Intercept. Its solution moves the mean by m_new - m_t = sigma^2/(1 + alpha) E s = -(sigma^2 N/tau) E g/(1 + alpha).
+   One proximal weight per weight, 1 + alpha = sigma^2 N sqrt(v^)/(tau lr), and a running mean for E g, make it
+   AdamW's step (4): lr is the trust that AdamW's user already chose. The draw's own score d/sigma^2 has mean zero
+   and is left out of it; it would only add noise.
+ - Slope. The regression of g - a^ on d with slopes h_i = rho v^_i, one unknown per tensor, weighted by 1/v^_i,
+   the inverse variance of g_i, has the solution
+       rho = sum d_i (g_i - a^_i) / sum v^_i d_i^2                                                        (7)
+   which is (5): by Stein's identity E d g = sigma^2 H_ii. Its proximal term is the memory of the sums
+   (recursive least squares with forgetting 0.99), its start a prior on rho.
+What is ours: Adam's squared gradients as the shape of the precision (for a model that fits, v is the Fisher
+information over the batch size, so rho estimates the batch size and nobody has to give it), the pooled slope
+(one draw's own slope has a relative variance of about N/(batch tau) per weight, hopeless for one weight and good
+for a tensor), and the temperature control:
+
+    cost = 1/2 <sum x>, over all tensors                          nats that the noise adds to the loss    (8)
+    tau <- min(temperature, nats <tau>/(cost + its standard error)), by at most +5 % or -10 % a step
+It is the score-matching slope again: 1/2 E d.g = 1/2 tr(H diag(sigma^2)). A width that a network cannot bear shows
+at once, whatever its architecture and whether it is pretrained. At `nats` = inf, tau is the temperature.
+
+The standard error of (7) with n steps in memory is sqrt(Z/n)/Y. rho is shrunk by it towards the network's pooled
+ratio, with a relative error of 1, and that towards 32, a usual batch size:
+    rho_T = (X_T/Y_T I + r p)/(I + p),    I = n Y_T^2/Z_T,  p = 1/r^2,  r the network's;  at least r/10    (9)
+
+Q. Off its diagonal the Hessian turns the draw into gradient noise, sum_j H_ij^2 sigma_j^2, which swells v and
+would shorten Adam's step. A batch's own noise is as large in Var(sum x) as in sum x^2, while tr((H Sigma)^2) is in
+the first twice and in the second once, so that with R = Var(<sum x>)/<sum x^2>, held in [1, 2 - 1/3],
+    Q = 1 + cost/(cost + 0.002) (1/(2 - R) - 1)   in [1, 3]                                              (10)
+estimates by how much v is swollen. R is biased upwards where gradients are heavy-tailed: then the step is up to
+sqrt(3) times longer than AdamW's.
+
+**Fixed points.** With exact scores of a diagonal Gaussian of precision P, N = tau = 1 and no prior, a draw at the
+optimum has g = P d: v = P^2 sigma^2, X = sum P sigma^2, Y = sum P^2 sigma^4, and sigma^2 = 1/P gives rho = 1 and
+sigma^2 = 1/(rho v). Without noise (tau -> 0) cost = 0, Q = 1, and (3), (4) are AdamW.
 """
 
 from __future__ import annotations
@@ -49,128 +63,155 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bayescore.rules.curvature import measured
+from bayescore.rules.adam import EPSILON
 from bayescore.rules.draws import Draws
-from bayescore.rules.ridge import shrink, solve
+from bayescore.rules.terms import Terms
 
-__all__ = ["TRUST_STEPS", "ProximalOptions", "proximal_step", "step_options", "trust"]
+__all__ = [
+    "CONTROL",
+    "ProximalOptions",
+    "initial_control",
+    "adam_options",
+    "control_step",
+    "cost",
+    "follow_slopes",
+    "inflation",
+    "network_slope",
+    "proximal_step",
+    "slopes",
+    "width",
+    "width_options",
+]
 
-TRUST_STEPS = 100.0  # (7): eps*score gets half the weight once it knows the precision to a tenth
-SMALLEST = 1e-20  # least eta: stands for a learning rate of 0, moves nothing and can be divided by
+MEMORY = 0.99  # of the sums (5)
+QUICK = 0.98  # of the cost (8)
+USUAL = 32.0  # centre of the prior of the network's slope
+LEAST_SHARE = 0.1  # of the network's slope, that a tensor's has at least
+RISE, FALL = 0.05, 0.1  # largest relative change of tau in a step
+START = 1e-4  # of tau, relative to the temperature
+REACH = 0.1  # largest sd, relative to the sum of the rates so far
+MOST_SWOLLEN, HALF = 3.0, 0.002  # of (10)
+SMALLEST = 1e-20  # least sd: stands for none, and can be divided by
+TINY = 1e-30
+
+#: numbers about the whole network: running means of sum x, sum v^ d^2, sum x^2, (sum x)^2 (memory 0.99), of
+#: sum x, sum x^2 and tau (memory 0.98), then tau, and the number of steps
+CONTROL = 9
 
 
 class ProximalOptions(NamedTuple):
-    """Numbers of one step; the last three belong to a tensor, the others to a parameter group."""
+    """Numbers of one step; `forget`, `keep` and `squares` belong to a parameter group, the others to a tensor."""
 
-    per_c: Any  # 1/c
-    delta: Any
-    prior_precision: Any  # 1/s0^2
-    prior_sd: Any
-    inverse_eta: Any  # 1/eta
-    momentum: Any  # beta
-    correction: (
-        Any  # bias correction of the momentum before the step, 1/(1 - beta^(t-1)); 0 in the first step
-    )
-    initial_variance: Any  # v0, of (6a)
-    over: Any  # of (6a)
-    gain: Any  # -(1 - beta) c/eta, of (5)
-    rate: Any  # eta/(c (1 - beta^t)), of (6)
-    fisher: Any  # B (1 + beta)/2 / (1 - B/N) of (11); None where squared gradients are not used
-    ceiling: Any  # L of (10)
-    rho: Any  # (7)
-    a: Any  # (9)
+    slope: Any  # rho N/tau, with v's bias correction before the step, of (1)
+    prior: Any  # 1/(tau s0^2), of (1)
+    reach: Any  # largest sd, of (1)
+    forget: Any  # 1 - b1
+    keep: Any  # b2
+    squares: Any  # (1 - b2)/Q
+    before: Any  # 1/(1 - b1^(t-1)), 0 in the first step
+    rate: Any  # lr/(1 - b1^t)
+    unbiased: Any  # 1/(1 - b2^t)
 
 
-def step_options(
-    t: int,
-    lr: float,
-    initial_variance: Any,
-    c: float,
-    prior_sd: float,
-    beta: float,
-    fraction: tuple[int, int] | None,
-) -> tuple[Any, ...]:
-    """All of `ProximalOptions` but the last three, for update number t (from 1).
-
-    Arguments:
-        initial_variance: v0, a number or one per weight.
-        fraction: batch size B and data size N if squared gradients are used, else None.
-    """
-    share = lr * c / initial_variance  # of a Newton step with the initial precision
-    if isinstance(share, Tensor):
-        eta, over = share.clamp(SMALLEST, 1.0), share.clamp_min(1.0)
-    else:
-        eta, over = min(1.0, max(share, SMALLEST)), max(1.0, share)
-    fisher = None
-    if fraction is not None:
-        B, N = fraction
-        fisher = B * ((1 + beta) / 2 if beta else 1.0) / (1 - B / N)
-    return (
-        1 / c,
-        c * prior_sd**-2.0,
-        prior_sd**-2.0,
-        prior_sd,
-        1 / eta,
-        beta,
-        1 / (1 - beta ** (t - 1)) if t > 1 else 0.0,
-        initial_variance,
-        over,
-        -(1 - beta) * c / eta,
-        eta / (c * (1 - beta**t)),
-        fisher,
-    )
-
-
-def trust(statistics: Tensor, sizes: Tensor, damping: float, squares: bool) -> Tensor:
-    """L of (10), rho (7) and a (9) of the next step: three rows, one column per tensor.
-
-    Adds to `statistics` the share of the initial precision that this step will forget.
-
-    Arguments:
-        statistics: slope statistics of the steps before (rules/curvature.py).
-        squares: whether squared gradients (11) move the precision as far as eps*score does not.
-    """
-    first = statistics.new_tensor([1.0, 0.0, damping + 0.5])[:, None].expand(3, len(statistics))
-    t = statistics[:, 3].double() + 1
-    level, V, noise = measured(statistics, sizes)
-    rho = 1 / (1 + (TRUST_STEPS / t).to(noise) * noise)
-    later = torch.stack([1 + level, rho, 10 * rho * V.sqrt() + (damping + t / 2).to(V)])
-    table = torch.where(t > 1, later, first)
-    statistics[:, 2] += (1.0 if squares else table[1]) / (table[2] + 1)
-    return table
+def width(first: Tensor | None, second: Tensor, o: ProximalOptions) -> Tensor:  # noqa: ARG001
+    """sigma of (1), from the state before a step."""
+    return torch.minimum(torch.addcmul(o.prior, second, o.slope).rsqrt(), o.reach)
 
 
 def proximal_step(
-    mean: Tensor,
-    sd: Tensor,
-    momentum: Tensor | None,
-    prior_mean: Tensor | float,
-    draws: Draws,
-    o: ProximalOptions,
-) -> tuple[tuple[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]:
-    """The new mean, sd and momentum (None if there is none), and the slope (2) with its square."""
-    G, X, e1, e2 = draws
-    sd_per_c, prior_curvature = sd * o.per_c, sd * sd * o.prior_precision
-    k = (o.ceiling - prior_curvature).clamp(0, 1)  # (10)
-    rho_e1 = o.rho * e1
-    measured_slope = torch.addcmul(prior_curvature + k, sd_per_c, X) - (1 + k * e2)  # (2)
-    gradient = G + o.delta * (mean - prior_mean)
-    residual = torch.addcmul(rho_e1 * k, sd_per_c, gradient, value=-1)  # (1)
-    if o.fisher is None:
-        slope = o.rho * measured_slope  # (8)
-    else:
-        deviation = G if momentum is None else G - momentum * o.correction
-        slope_F = torch.addcmul(prior_curvature - 1, sd * sd_per_c * o.fisher, deviation.square())  # (11)
-        slope = slope_F + o.rho * (measured_slope - slope_F)  # (8)
-    u, w = solve(residual, slope, rho_e1, o.a + e2, o.inverse_eta)  # (3)
-    new_sd = sd * shrink(w)  # (4)
-    direction = o.gain * u / sd
-    if momentum is not None:
-        direction = momentum = o.momentum * momentum + direction  # (5)
-    v = new_sd * new_sd
-    reach = torch.maximum(v, o.over * torch.clamp(v, max=o.initial_variance))  # (6a)
-    new_mean = mean - o.rate * direction * reach  # (6)
-    return (new_mean, torch.clamp(new_sd, max=o.prior_sd), momentum), (
-        measured_slope,
-        measured_slope * measured_slope,
-    )
+    mean: Tensor, first: Tensor, second: Tensor, draws: Draws, o: ProximalOptions
+) -> tuple[tuple[Tensor, Tensor, Tensor], Terms]:
+    """(2) to (4) without the decay: the new mean and moments, and the terms of (5)."""
+    sd = width(first, second, o)
+    x = sd * torch.addcmul(draws.X, draws.e1, first * o.before, value=-1)  # (2)
+    first = torch.lerp(first, draws.G, o.forget)
+    second = torch.addcmul(second * o.keep, draws.G * o.squares, draws.G)  # (3)
+    squares = second * o.unbiased
+    new = mean - o.rate * first / (squares.sqrt() + EPSILON)  # (4)
+    return (new, first, second), (x, squares * (sd * sd * draws.e2), x * x)
+
+
+def width_options(
+    rho: Tensor, scale: Tensor, path: Tensor, t: Tensor, tau: Tensor | float, N: float, b2: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The first three of `ProximalOptions` after t steps.
+
+    Arguments:
+        rho, scale, path: of the tensors: (9), s0, and the sum of the learning rates so far.
+    """
+    unbiased = torch.where(t > 0, 1 / (1 - b2 ** t.clamp_min(1)), 0.0)
+    return rho * unbiased * (N / tau), 1 / (scale.square() * tau), (REACH * path).clamp_min(SMALLEST)
+
+
+def adam_options(t: Tensor, lr: float, betas: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
+    """The last three of `ProximalOptions`, for step number t (from 1) of each tensor."""
+    b1, b2 = betas
+    before = torch.where(t > 1, 1 / (1 - b1 ** (t - 1).clamp_min(1)), 0.0)
+    return before, lr / (1 - b1**t), 1 / (1 - b2**t)
+
+
+# -- numbers per tensor --------------------------------------------------------------------------------
+
+
+def follow_slopes(sums: Tensor, steps: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+    """The running sums (5) and the number of steps after one more; a row (X, Y, Z) per tensor."""
+    return torch.lerp(sums, totals, 1 - MEMORY), steps + 1
+
+
+def slopes(sums: Tensor, steps: Tensor, pooled: Tensor) -> Tensor:
+    """rho of every tensor (9), given the network's."""
+    return torch.maximum(_shrunk(*_unbiased(sums, steps, MEMORY), pooled), LEAST_SHARE * pooled)
+
+
+def _unbiased(sums: Tensor, steps: Tensor, memory: float) -> tuple[Tensor, ...]:
+    """The running means without the bias of their start, and the number of steps in memory."""
+    weight = 1 - memory ** steps.clamp_min(1)
+    return (*(sums / weight.unsqueeze(-1)).unbind(-1), weight / (1 - memory))
+
+
+def _shrunk(x: Tensor, y: Tensor, z: Tensor, n: Tensor, centre: Tensor | float) -> Tensor:
+    information, prior = n * y * y / (z + TINY), centre**-2.0
+    return (x / (y + TINY) * information + centre * prior) / (information + prior)
+
+
+# -- numbers of the network ----------------------------------------------------------------------------
+
+
+def initial_control(temperature: float, like: Tensor) -> Tensor:
+    """The network's numbers before the first step, in the shape of `like` and one more dimension."""
+    control = like.new_zeros(*like.shape, CONTROL)
+    control[..., 7] = START * temperature
+    return control
+
+
+def network_slope(control: Tensor) -> Tensor:
+    """r of (9)."""
+    x, y, z, _, n = _unbiased(control[..., :4], control[..., 8], MEMORY)
+    return _shrunk(x, y, z, n, USUAL).clamp_min(1.0)
+
+
+def cost(control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the noise adds to the loss (8), its standard error, and the mean temperature it belongs to."""
+    x, z, tau, n = _unbiased(control[..., 4:7], control[..., 8], QUICK)
+    return 0.5 * x, 0.5 * (z / n).sqrt(), tau
+
+
+def inflation(control: Tensor) -> Tensor:
+    """Q (10)."""
+    x, _, z, xx, _ = _unbiased(control[..., :4], control[..., 8], MEMORY)
+    ratio = ((xx - x * x) / (z + TINY)).clamp(1.0, 2 - 1 / MOST_SWOLLEN)
+    nats = cost(control)[0].clamp_min(0.0)
+    return 1 + nats / (nats + HALF) * (1 / (2 - ratio) - 1)
+
+
+def control_step(control: Tensor, totals: Tensor, temperature: float, nats: float) -> Tensor:
+    """The network's numbers after a step whose terms have these totals (..., 3) over all tensors."""
+    x, y, z = totals.to(control).unbind(-1)
+    tau, steps = control[..., 7], control[..., 8]
+    slow = torch.lerp(control[..., :4], torch.stack([x, y, z, x * x], -1), 1 - MEMORY)
+    quick = torch.lerp(control[..., 4:7], torch.stack([x, z, tau], -1), 1 - QUICK)
+    new = torch.cat([slow, quick, tau.unsqueeze(-1), steps.unsqueeze(-1) + 1], -1)
+    nats_now, error, mean_tau = cost(new)
+    wanted = nats * mean_tau / (nats_now + error).clamp_min(1e-12)
+    new[..., 7] = torch.minimum(wanted, tau * (1 + RISE)).maximum(tau * (1 - FALL)).clamp_max(temperature)
+    return new

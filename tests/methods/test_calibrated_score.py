@@ -1,4 +1,4 @@
-"""ProximalScore, the network rule on a low-dimensional target: its steps, and where they lead."""
+"""CalibratedScore, the network rule on a low-dimensional target: its steps, and where they lead."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import torch
 
 import bayescore as bs
 from bayescore.families import DiagonalGaussian
-from bayescore.methods import ProximalScore
+from bayescore.methods import CalibratedScore
 from bayescore.rng import Streams
 from bayescore.rules import Draws
 from bayescore.rules.curvature import follow
-from bayescore.rules.proximal import ProximalOptions, proximal_step, step_options, trust
+from bayescore.rules.calibrated import ProximalOptions, calibrated_step, step_options, trust
 from bayescore.targets import Gaussian, NoisyScore
 from cases import EVERY, Exact, family, first_draws, normal, one_step, same_run, walk, z_score
 
 TARGET = Gaussian(normal(5), torch.diag((0.7 * normal(5, seed=1)).exp()))
-FAST = ProximalScore(damping=50.0)
+FAST = CalibratedScore(damping=50.0)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -24,7 +24,7 @@ FAST = ProximalScore(damping=50.0)
 def test_the_first_step_is_one_of_sgd(draws: int, momentum: float) -> None:
     """Nothing is known of the curvature yet: the sd stays and the mean moves by lr times the mean score."""
     q, target = family("diagonal"), Gaussian.random(3)
-    method = ProximalScore(draws=draws, momentum=momentum, lr=0.05, schedule=lambda t, T: 0.5)
+    method = CalibratedScore(draws=draws, momentum=momentum, lr=0.05, schedule=lambda t, T: 0.5)
     theta = first_draws(method, q, draws)
     after = one_step(method, q, target)
     torch.testing.assert_close(after.sd, q.sd, rtol=1e-14, atol=0.0)
@@ -45,9 +45,9 @@ def test_steps_are_those_of_the_rule_with_all_coordinates_as_one_tensor() -> Non
         lr = 0.1 * 0.5 * (1 + float(torch.tensor(torch.pi * t / T).double().cos()))
         of_tensor = trust(statistics, size, 500.0, squares=False)[:, 0]
         o = ProximalOptions(*step_options(t + 1, lr, start, 1.0, torch.inf, 0.9, None), *of_tensor)
-        (mean, sd, momentum), terms = proximal_step(mean, sd, momentum, 0.0, draws, o)
+        (mean, sd, momentum), terms = calibrated_step(mean, sd, momentum, 0.0, draws, o)
         follow(statistics, torch.stack([term.sum() for term in terms])[None], size)
-        after = walk(ProximalScore(draws=S), q, target, steps=t + 1, horizon=T)[0]
+        after = walk(CalibratedScore(draws=S), q, target, steps=t + 1, horizon=T)[0]
         torch.testing.assert_close(after.mean, mean, rtol=1e-7, atol=1e-7)
         torch.testing.assert_close(after.sd, sd, rtol=1e-7, atol=1e-7)
 
@@ -59,8 +59,8 @@ def errors(fit: bs.Fit, target: Gaussian) -> tuple[float, float]:
     return float((2 * q.log_sd - best.log()).abs().max()), float(((q.mean - target.mean) / q.sd).abs().max())
 
 
-@pytest.mark.parametrize(("method", "most"), [(ProximalScore(), 0.3), (FAST, 0.1)])
-def test_it_arrives_at_a_diagonal_gaussian(method: ProximalScore, most: float) -> None:
+@pytest.mark.parametrize(("method", "most"), [(CalibratedScore(), 0.3), (FAST, 0.1)])
+def test_it_arrives_at_a_diagonal_gaussian(method: CalibratedScore, most: float) -> None:
     """With its defaults it forgets the initial precision over about a thousand steps."""
     fits = bs.fit_many(
         TARGET, DiagonalGaussian.init(5), method, steps=2000, seeds=range(4), metrics={}, record_every=2000
@@ -94,7 +94,7 @@ def test_noise_on_the_scores_is_averaged_away() -> None:
 def test_the_exact_posterior_has_zero_expected_change_in_the_first_step() -> None:
     n, q = 4000, family("diagonal")
     many = type(q).stack([q] * n)
-    after = walk(ProximalScore(), many, Exact(many), seeds=list(range(n)))
+    after = walk(CalibratedScore(), many, Exact(many), seeds=list(range(n)))
     torch.testing.assert_close(after.sd, many.sd, rtol=1e-14, atol=0.0)
     assert z_score(after.mean - many.mean).abs().max() < 4.5
 
@@ -103,7 +103,7 @@ def test_the_exact_posterior_has_zero_expected_change_in_the_first_step() -> Non
 def test_two_hundred_steps_from_the_exact_posterior_end_there(seed: int) -> None:
     """The residual of the proximal problem is zero there: what the first step moves is undone."""
     q = family("diagonal", seed=seed)
-    after = walk(ProximalScore(), q, Exact(type(q).stack([q])), steps=200, horizon=200, seed=seed)[0]
+    after = walk(CalibratedScore(), q, Exact(type(q).stack([q])), steps=200, horizon=200, seed=seed)[0]
     assert ((after.mean - q.mean) / q.sd).abs().max() < 0.01
     assert (after.log_sd - q.log_sd).abs().max() < 0.01
 
@@ -114,8 +114,8 @@ def test_a_fit_does_not_depend_on_its_batch() -> None:
         [family("diagonal", seed=s) for s in range(3)],
     )
     options = {"steps": 30, "record_every": 10}
-    together = bs.fit_many(targets, starts, ProximalScore(), seeds=[4, 5, 6], **options)
-    pair = bs.fit_many(targets[1:], starts[1:], ProximalScore(), seeds=[5, 6], **options)
+    together = bs.fit_many(targets, starts, CalibratedScore(), seeds=[4, 5, 6], **options)
+    pair = bs.fit_many(targets[1:], starts[1:], CalibratedScore(), seeds=[5, 6], **options)
     for one, other in zip(pair, together[1:], strict=True):
         same_run(one, other)
 
@@ -134,12 +134,12 @@ def test_a_fit_does_not_depend_on_its_batch() -> None:
 )
 def test_impossible_settings_are_refused_with_a_sentence(options, error, sentence) -> None:
     with pytest.raises(error, match=sentence):
-        ProximalScore(**options)
+        CalibratedScore(**options)
 
 
 @pytest.mark.parametrize("kind", [k for k in EVERY if k != "diagonal"])
 def test_every_family_but_the_diagonal_gaussian_is_refused(kind: str) -> None:
     q = family(kind)
-    sentence = f"ProximalScore cannot fit a {type(q).__name__}; it serves DiagonalGaussian"
+    sentence = f"CalibratedScore cannot fit a {type(q).__name__}; it serves DiagonalGaussian"
     with pytest.raises(TypeError, match=sentence):
-        ProximalScore().check(q, Gaussian.random(3))
+        CalibratedScore().check(q, Gaussian.random(3))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayescore.optim import ProximalScore
+from bayescore.optim import CalibratedScore
 from bayescore.rules.curvature import MEMORY
 
 
@@ -22,7 +22,7 @@ def test_the_default_rule_is_its_equations(temperature: float, lr: float) -> Non
     y = x @ torch.ones(dim, dtype=torch.float64) + torch.randn(N, generator=rng, dtype=torch.float64)
     p = nn.Parameter(torch.zeros(dim, dtype=torch.float64))
     v0 = temperature / N
-    opt = ProximalScore(
+    opt = CalibratedScore(
         [p], N, lr=lr, batch_size=B, damping=damping, prior_sd=s0, prior_mean=0.2, init_sd=v0**0.5,
         temperature=temperature, momentum=beta,
     )  # fmt: skip
