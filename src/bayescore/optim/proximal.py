@@ -119,7 +119,7 @@ class ProximalScore(BayesianOptimizer):
         if mean.dim() < 2:
             before = [p for p in member.group["params"][: member.position] if p.dim() > 1 and p.numel()]
             matrix = before[-1].detach() if before else mean
-        found = float(torch.linalg.vector_norm(matrix, dtype=torch.float32)) / math.sqrt(matrix.numel())
+        found = float(torch.linalg.vector_norm(matrix.float())) / math.sqrt(matrix.numel())
         return found if found > LEAST_SCALE else (matrix[0].numel() if matrix.dim() > 1 else 1.0) ** -0.5
 
     @property
