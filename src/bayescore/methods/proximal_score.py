@@ -9,6 +9,7 @@ those of the family are.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,19 +24,7 @@ from bayescore.methods.gradient_step import Schedule, check_schedule, schedule_v
 from bayescore.rng import Streams
 from bayescore.rules.adam import B1, B2
 from bayescore.rules.draws import Draws
-from bayescore.rules.proximal import (
-    ProximalOptions,
-    adam_options,
-    control_step,
-    follow_slopes,
-    inflation,
-    initial_control,
-    network_slope,
-    proximal_step,
-    slopes,
-    width,
-    width_options,
-)
+from bayescore.rules.proximal import Network, ProximalOptions, Slopes, proximal_step, width
 
 __all__ = ["ProximalScore", "ProximalScoreState"]
 
@@ -44,9 +33,8 @@ __all__ = ["ProximalScore", "ProximalScoreState"]
 class ProximalScoreState(State):
     first: Tensor  # (F, D) Adam's moments
     second: Tensor  # (F, D)
-    sums: Tensor  # (F, 3) of (5)
-    control: Tensor  # (F, 9)
-    path: Tensor  # (F,) the sum of the learning rates so far
+    slopes: Tensor  # (F, 6) `Slopes` of every fit
+    network: Tensor  # (F, 9) and its `Network`
 
 
 @dataclass(frozen=True)
@@ -74,48 +62,52 @@ class ProximalScore(Method):
         q, t, T = state.family, state.step, state.horizon
         assert isinstance(q, DiagonalGaussian)
         lr = self.lr * schedule_value(self.schedule, t, T)
-        widths = self._widths(state, state.path if t else state.path + lr)
-        sd = width(None, state.second, ProximalOptions(*widths, *[None] * 6))
-        q = q.replace({"mean": q.mean, "log_sd": sd.log()})
+        slopes = [Slopes(*row) for row in state.slopes.tolist()]
+        networks = [Network(*row) for row in state.network.tolist()]
+        widths = self._widths(slopes, networks, lr, state.first)
+        q = q.replace({"mean": q.mean, "log_sd": _sd(state.second, widths).log()})
         eps = q.noise(streams, self.draws)  # (F, S, D)
         theta = q.transform(eps)
         s = oracle.score(theta)
         mismatch = (q.score(theta) - s).square().sum(-1).mean(-1)
-        steps = torch.full_like(state.path, t + 1)
         b1, b2 = self.betas
-        of_fits = (value.unsqueeze(-1) for value in adam_options(steps, lr, self.betas))
-        squares = ((1 - b2) / inflation(state.control)).unsqueeze(-1)
-        o = ProximalOptions(*widths, 1 - b1, b2, squares, *of_fits)
+        squares = [[(1 - b2) / network.inflation()] for network in networks]
+        adam = _columns([one.adam_options(lr, self.betas) for one in slopes], state.first)
+        o = ProximalOptions(*widths, 1 - b1, b2, *_columns(squares, state.first), *adam)
         (mean, first, second), terms = proximal_step(
             q.mean, state.first, state.second, Draws.of_scores(eps, s), o
         )
-        totals = torch.stack([term.sum(-1) for term in terms if isinstance(term, Tensor)], -1)
-        sums, _ = follow_slopes(state.sums, steps, totals)
-        control = control_step(state.control, totals, 1.0, math.inf)
-        new = ProximalScoreState(q, t + 1, T, first, second, sums, control, state.path + lr)
-        sd = width(None, second, ProximalOptions(*self._widths(new, new.path), *[None] * 6))
-        family = q.replace({"mean": mean, "log_sd": sd.log()})
-        return ProximalScoreState(family, t + 1, T, first, second, sums, control, new.path), Info(mismatch)
+        totals = torch.stack([term.sum(-1) for term in terms if isinstance(term, Tensor)], -1).tolist()
+        slopes = [one.after(*row, lr) for one, row in zip(slopes, totals, strict=True)]
+        networks = [one.after(*row, 1.0, math.inf) for one, row in zip(networks, totals, strict=True)]
+        sd = _sd(second, self._widths(slopes, networks, lr, first))
+        return ProximalScoreState(
+            family=q.replace({"mean": mean, "log_sd": sd.log()}),
+            step=t + 1,
+            horizon=T,
+            first=first,
+            second=second,
+            slopes=mean.new_tensor(slopes),
+            network=mean.new_tensor(networks),
+        ), Info(mismatch)
 
-    def _widths(self, state: ProximalScoreState, path: Tensor) -> list[Tensor]:
-        t = torch.full_like(path, state.step)
-        rho = slopes(state.sums, t, network_slope(state.control))
-        flat, tau = torch.full_like(path, math.inf), state.control[..., 7]
-        return [value.unsqueeze(-1) for value in width_options(rho, flat, path, t, tau, 1.0, self.betas[1])]
+    def _widths(
+        self, slopes: list[Slopes], networks: list[Network], lr: float, like: Tensor
+    ) -> tuple[Tensor, ...]:
+        pairs = zip(slopes, networks, strict=True)
+        return _columns([one.width_options(network, 1.0, lr, self.betas[1]) for one, network in pairs], like)
 
     def init(self, family: Family, steps: int) -> ProximalScoreState:
         assert isinstance(family, DiagonalGaussian)
         zeros = torch.zeros_like(family.mean)
-        fits = zeros[:, 0]
         return ProximalScoreState(
             family=family,
             step=0,
             horizon=steps,
             first=zeros,
             second=zeros,
-            sums=fits.new_zeros(len(fits), 3),
-            control=initial_control(1.0, fits),
-            path=fits,
+            slopes=zeros.new_tensor([Slopes()] * len(zeros)),
+            network=zeros.new_tensor([Network.start(1.0)] * len(zeros)),
         )
 
     def __post_init__(self) -> None:
@@ -126,3 +118,12 @@ class ProximalScore(Method):
             if beta >= 1:
                 raise ValueError(f"betas must lie in [0, 1); got {self.betas}")
         check_schedule("schedule", self.schedule)
+
+
+def _sd(second: Tensor, widths: tuple[Tensor, ...]) -> Tensor:
+    return width(None, second, ProximalOptions(*widths, *[None] * 6))
+
+
+def _columns(rows: Sequence[Sequence[float]], like: Tensor) -> tuple[Tensor, ...]:
+    """The columns of a table with a row per fit, each (F, 1)."""
+    return like.new_tensor(rows).unsqueeze(-1).unbind(1)

@@ -189,7 +189,7 @@ class PairedBaM(_SeveralDraws):
         if group["first"] == group["step"] - 1:
             totals = self._run(bucket, paired_slope, flat["sd"], flat["half"], d, e, o)
             follow(statistics, totals, bucket.lengths)
-            (lam,) = bucket.spread(paired_lam(statistics, group["damping"])[None])
+            (lam,) = bucket.spread(paired_lam(statistics, group["damping"])[:, None])
             o = o._replace(lam=lam)
         G, z = flat["sum_g"] / seen.draws, flat["sum_e"] / seen.draws
         self._move(bucket, paired_step, ("sd", "half"), "as is", (self._prior_mean(bucket), G, z, d, e, o))

@@ -331,7 +331,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 number += 1
                 if p.numel() and (p.requires_grad or (frozen and self._has_state(p))):
                     member = Member(number, group, position, p, self.state[p])
-                    self._synchronise(member)
+                    if not self._open and self._versions.get(p) != version(p):
+                        self._synchronise(member)
                     yield member
 
     def _has_state(self, p: Tensor) -> bool:
@@ -342,8 +343,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def _synchronise(self, member: Member) -> None:
         """Create the state of a tensor, or take over weights that other code has written since."""
         p, state = member.weight, member.state
-        if self._open or self._versions.get(p) == version(p):
-            return
         if "draw" in state:
             self._release_draws([p])
         value = p.detach().to(torch.float64 if p.dtype == torch.float64 else torch.float32)

@@ -16,8 +16,8 @@ from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.options import CommonOptions, positive
 from bayescore.optim.status import precision_sentence
 from bayescore.optim.steep import WATCHED
-from bayescore.rules.curvature import follow
 from bayescore.rules.calibrated import TRUST_STEPS, CalibratedOptions, calibrated_step, step_options, trust
+from bayescore.rules.curvature import follow
 
 __all__ = ["CalibratedScore"]
 
@@ -91,7 +91,7 @@ class CalibratedScore(BayesianOptimizer):
             (group["batch_size"], group["num_data"]) if squares else None,
         )
         of_group = self._numbers(bucket, *numbers, *([fisher] if squares else []))
-        o = CalibratedOptions(*of_group, *([] if squares else [None]), *bucket.spread(table))
+        o = CalibratedOptions(*of_group, *([] if squares else [None]), *bucket.spread(table.t()))
         totals = self._apply(bucket, calibrated_step, ("sd", "momentum"), seen, o)
         follow(statistics, totals, bucket.lengths)
 

@@ -132,16 +132,14 @@ def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tenso
 def restored_tensors(
     state_dict: dict[str, Any], groups: Groups
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """The saved tensors in their own dtype, on the parameters' devices (torch would cast them)."""
+    """The saved tensors on the parameters' devices, in the precision of the state (torch would cast them)."""
     for old, new in zip(state_dict["param_groups"], groups, strict=True):
         for key, p in zip(old["params"], new["params"], strict=True):
             saved = state_dict["state"].get(key, {})
             wide = torch.float64 if p.dtype == torch.float64 else torch.float32
             tensors = {k: v for k, v in saved.items() if isinstance(v, Tensor)}
+            own = {k for k, v in tensors.items() if k == "statistics" or not v.is_floating_point()}
             yield (
                 p,
-                {
-                    k: v.to(p.device, wide if v.is_floating_point() else v.dtype, copy=True)
-                    for k, v in tensors.items()
-                },
+                {k: v.to(p.device, v.dtype if k in own else wide, copy=True) for k, v in tensors.items()},
             )

@@ -87,6 +87,8 @@ class Bucket:
         self.statistics = (
             self._table([m.state["statistics"] for m in members]) if "statistics" in first else None
         )
+        #: the statistics as numbers, for rules that compute with them outside of kernels
+        self.rows: list[Any] = [] if self.statistics is None else self.statistics.tolist()
         self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
         self.whole_lengths = torch.tensor(self.sizes, device=self.like.device)
         #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
@@ -150,12 +152,20 @@ class Bucket:
         parts = flat.split(self.sizes)
         return [part.view(m.weight.shape) for part, m in zip(parts, self.members, strict=True)]
 
-    def spread(self, table: Tensor) -> tuple[Tensor, ...]:
-        """Rows with a number per member as rows with one per weight (a single member's are broadcast)."""
-        if len(self.sizes) > 1:
-            columns = zip(table.split(1, 1), self.sizes, strict=True)
-            table = torch.cat([column.expand(len(table), size) for column, size in columns], 1)
-        return table.unbind()
+    def spread(self, rows: Tensor | Sequence[Sequence[float]]) -> tuple[Tensor, ...]:
+        """Columns of a table with a row per member, as one tensor each: a number per weight, or for all weights."""
+        if not isinstance(rows, Tensor):
+            same = all(row == rows[0] for row in rows[1:])
+            rows = torch.tensor(rows[:1] if same else rows, dtype=self.like.dtype, device=self.like.device)
+        if len(rows) == 1:
+            return rows[0].unbind()
+        columns = rows.t().contiguous()
+        return columns.repeat_interleave(self.whole_lengths, 1, output_size=sum(self.sizes)).unbind()
+
+    def write_rows(self) -> None:
+        """Write the statistics that were computed as numbers back into the members' state."""
+        assert self.statistics is not None
+        self.statistics.copy_(torch.tensor(self.rows, dtype=self.statistics.dtype))
 
     def gathered(self, tensors: Iterable[Tensor]) -> Tensor:
         """The members' tensors as one flat tensor in the state's dtype."""

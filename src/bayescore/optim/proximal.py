@@ -1,9 +1,8 @@
 """ProximalScore for networks: score matching with a proximal term as a drop-in for AdamW.
 
 The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's and the mean.
-Numbers per tensor are the columns of `statistics`: the running sums X, Y, Z of (5), the number of updates, the prior
-sd s0, and the sum of the learning rates so far. Numbers about the whole network are in the first parameter group,
-as "control".
+The numbers of a tensor (`Slopes`) are its state "statistics", in float64; those of the whole network (`Network`) are
+in every parameter group, as "network".
 """
 
 from __future__ import annotations
@@ -19,21 +18,7 @@ from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
 from bayescore.optim.options import WHOLE, CommonOptions, positive
 from bayescore.rules.adam import B1, B2
-from bayescore.rules.proximal import (
-    CONTROL,
-    ProximalOptions,
-    adam_options,
-    control_step,
-    cost,
-    follow_slopes,
-    inflation,
-    initial_control,
-    network_slope,
-    proximal_step,
-    slopes,
-    width,
-    width_options,
-)
+from bayescore.rules.proximal import Network, ProximalOptions, Slopes, proximal_step, width
 
 __all__ = ["ProximalScore"]
 
@@ -85,13 +70,13 @@ class ProximalScore(BayesianOptimizer):
             "betas": betas,
             "prior_scale": prior_scale,
             "nats": nats,
-            "control": (0.0,) * CONTROL,
+            "network": (),
         }
         super().__init__(params, num_data, own, CommonOptions(**{"weight_decay": 0.01, **common}))
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._totals: list[Tensor] = []  # of the terms of this update's buckets
+        self._totals: list[tuple[Bucket, Tensor]] = []  # of the terms of this update's buckets
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
@@ -100,17 +85,18 @@ class ProximalScore(BayesianOptimizer):
             raise ValueError(f"betas must be two numbers in [0, 1); got {betas!r}")
         positive("prior_scale", group["prior_scale"])
         positive("nats", group["nats"], infinite=True)
-        control = group["control"]
-        if len(control) != CONTROL or not all(isinstance(x, float) and math.isfinite(x) for x in control):
-            raise ValueError("control must be finite numbers")
+        network = group["network"]
+        sound = isinstance(network, tuple | list) and len(network) in (0, len(Network._fields))
+        if not sound or not all(isinstance(x, float) and math.isfinite(x) for x in network):
+            raise ValueError("the numbers of the network are not finite, or not all there")
 
     # -- state -------------------------------------------------------------------------------------------
 
     def _init_state(self, member: Member, mean: Tensor) -> None:
         member.state["first"], member.state["second"] = torch.zeros_like(mean), torch.zeros_like(mean)
-        member.state["statistics"] = mean.new_zeros(6)
-        if not mean.is_meta:
-            member.state["statistics"][4] = member.group["prior_scale"] * self._scale(member, mean)
+        scale = 1.0 if mean.is_meta else member.group["prior_scale"] * self._scale(member, mean)
+        slopes = torch.tensor(Slopes(scale=scale), dtype=torch.float64)
+        member.state["statistics"] = slopes.to(mean.device)
 
     @staticmethod
     def _scale(member: Member, mean: Tensor) -> float:
@@ -123,33 +109,27 @@ class ProximalScore(BayesianOptimizer):
         return found if found > LEAST_SCALE else (matrix[0].numel() if matrix.dim() > 1 else 1.0) ** -0.5
 
     @property
-    def _control(self) -> Tensor:
+    def _network(self) -> Network:
         """The numbers of the whole network."""
         head = self._head
-        if not head["control"][-1]:
-            return initial_control(head["temperature"], torch.zeros((), dtype=torch.float64))
-        return torch.tensor(head["control"], dtype=torch.float64)
+        return Network(*head["network"]) if head["network"] else Network.start(head["temperature"])
 
-    def _width_table(self, statistics: Tensor, group: dict[str, Any]) -> Tensor:
-        """The first three of `ProximalOptions`: three rows, one column per tensor."""
-        control, wide = self._control, statistics.double()
-        sums, t, scale, path = wide[:, :3], wide[:, 3], wide[:, 4], wide[:, 5]
-        rho = slopes(sums, t, network_slope(control).to(wide))
-        path = torch.where(t > 0, path, self._rate(group))
-        tau, N, b2 = float(control[7]), group["num_data"], group["betas"][1]
-        return torch.stack(width_options(rho, scale, path, t, tau, N, b2)).to(statistics)
+    def _width_options(self, slopes: Slopes, group: dict[str, Any], network: Network) -> tuple[float, ...]:
+        return slopes.width_options(network, group["num_data"], self._rate(group), group["betas"][1])
 
     def _widths(self, bucket: Bucket) -> tuple[Tensor, ...]:
-        """`_width_table` per weight, the same for all draws of a step and its update."""
-        number = bucket.group["step"]
+        """The first three of `ProximalOptions`, the same for all draws of a step and its update."""
+        number, group = bucket.group["step"], bucket.group
         if bucket.widths is None or bucket.widths[0] != number:
-            assert bucket.statistics is not None
-            bucket.widths = (number, bucket.spread(self._width_table(bucket.statistics, bucket.group)))
+            network = self._network
+            rows = [self._width_options(Slopes(*row), group, network) for row in bucket.rows]
+            bucket.widths = (number, bucket.spread(rows))
         return bucket.widths[1]
 
     def _sd(self, member: Member) -> Tensor:
-        table = self._width_table(member.state["statistics"][None], member.group)
-        return width(None, member.state["second"], ProximalOptions(*table.flatten(), *[None] * 6))
+        slopes, second = Slopes(*member.state["statistics"].tolist()), member.state["second"]
+        options = second.new_tensor(self._width_options(slopes, member.group, self._network))
+        return width(None, second, ProximalOptions(*options, *[None] * 6))
 
     # -- draws and updates -------------------------------------------------------------------------------
 
@@ -158,36 +138,41 @@ class ProximalScore(BayesianOptimizer):
         self._run(bucket, draw_by_width, theta, mean, second, noise, *self._widths(bucket))
 
     def _update(self, bucket: Bucket, seen: Seen) -> None:
-        group, statistics = bucket.group, bucket.statistics
-        assert statistics is not None
-        lr, betas = self._rate(group), group["betas"]
-        t = statistics[:, 3].double() + 1
-        of_group = self._numbers(bucket, 1 - betas[0], betas[1], (1 - betas[1]) / float(inflation(self._control)))
-        of_tensors = bucket.spread(torch.stack(adam_options(t, lr, betas)).to(statistics))
+        group, lr = bucket.group, self._rate(bucket.group)
+        b1, b2 = group["betas"]
+        of_group = self._numbers(bucket, 1 - b1, b2, (1 - b2) / self._network.inflation())
+        of_tensors = bucket.spread([Slopes(*row).adam_options(lr, (b1, b2)) for row in bucket.rows])
         o = ProximalOptions(*self._widths(bucket), *of_group, *of_tensors)
         totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o, width)
-        statistics[:, :3], statistics[:, 3] = follow_slopes(statistics[:, :3], statistics[:, 3], totals)
-        statistics[:, 5] += lr
-        self._totals.append(totals.sum(0))
+        self._totals.append((bucket, totals))
 
     def _after_update(self) -> None:
-        if not self._totals:
-            return
-        head = self._head
-        totals = torch.stack([total.to("cpu", torch.float64) for total in self._totals]).sum(0)
+        buckets, totals = [bucket for bucket, _ in self._totals], [t for _, t in self._totals]
         self._totals.clear()
-        control = tuple(control_step(self._control, totals, head["temperature"], head["nats"]).tolist())
+        if not buckets:
+            return
+        found = iter(torch.cat([t.to(totals[0].device) for t in totals]).tolist())  # waits for a GPU once
+        network = [0.0, 0.0, 0.0]
+        for bucket in buckets:
+            lr = self._rate(bucket.group)
+            for i, row in enumerate(bucket.rows):
+                x, y, z = next(found)
+                bucket.rows[i] = Slopes(*row).after(x, y, z, lr)
+                network = [network[0] + x, network[1] + y, network[2] + z]
+            bucket.write_rows()
+        head = self._head
+        new = tuple(self._network.after(*network, head["temperature"], head["nats"]))
         for group in self.param_groups:
-            group["control"] = control
+            group["network"] = new
 
     # -- status ------------------------------------------------------------------------------------------
 
     def _precision_status(self) -> str:
-        head, control = self._head, self._control
+        head, network = self._head, self._network
         if not head["updates"]:
             return "the widths are not known before the first update"
-        nats, error, _ = (max(float(value), 0.0) for value in cost(control))
-        tau, most = float(control[7]), head["temperature"]
+        nats, error = max(network.cost, 0.0), network.cost_error
+        tau, most = network.tau, head["temperature"]
         spent = f"the noise of the weights adds {nats:.2g} nats to the loss"
         if tau >= ARRIVED * most:
             return f"{spent}, at temperature {most:g}"
@@ -196,9 +181,7 @@ class ProximalScore(BayesianOptimizer):
         return f"{spent}; the widths still grow, to temperature {tau:.2g} of {most:g} so far: train longer"
 
 
-def draw_by_width(
-    weight: Tensor, mean: Tensor, second: Tensor, noise: Noise, *widths: Tensor
-) -> None:
+def draw_by_width(weight: Tensor, mean: Tensor, second: Tensor, noise: Noise, *widths: Tensor) -> None:
     """theta = mean + sd * eps with the sd of (1), written into the module."""
     sd = width(None, second, ProximalOptions(*widths, *[None] * 6))
     weight.copy_(torch.addcmul(mean, sd, numbers(noise, mean)))

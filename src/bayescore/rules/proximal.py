@@ -58,6 +58,7 @@ sigma^2 = 1/(rho v). Without noise (tau -> 0) cost = 0, Q = 1, and (3), (4) are 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -67,21 +68,7 @@ from bayescore.rules.adam import EPSILON
 from bayescore.rules.draws import Draws
 from bayescore.rules.terms import Terms
 
-__all__ = [
-    "CONTROL",
-    "ProximalOptions",
-    "initial_control",
-    "adam_options",
-    "control_step",
-    "cost",
-    "follow_slopes",
-    "inflation",
-    "network_slope",
-    "proximal_step",
-    "slopes",
-    "width",
-    "width_options",
-]
+__all__ = ["Network", "ProximalOptions", "Slopes", "proximal_step", "width"]
 
 MEMORY = 0.99  # of the sums (5)
 QUICK = 0.98  # of the cost (8)
@@ -93,10 +80,6 @@ REACH = 0.1  # largest sd, relative to the sum of the rates so far
 MOST_SWOLLEN, HALF = 3.0, 0.002  # of (10)
 SMALLEST = 1e-20  # least sd: stands for none, and can be divided by
 TINY = 1e-30
-
-#: numbers about the whole network: running means of sum x, sum v^ d^2, sum x^2, (sum x)^2 (memory 0.99), of
-#: sum x, sum x^2 and tau (memory 0.98), then tau, and the number of steps
-CONTROL = 9
 
 
 class ProximalOptions(NamedTuple):
@@ -131,87 +114,100 @@ def proximal_step(
     return (new, first, second), (x, squares * (sd * sd * draws.e2), x * x)
 
 
-def width_options(
-    rho: Tensor, scale: Tensor, path: Tensor, t: Tensor, tau: Tensor | float, N: float, b2: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The first three of `ProximalOptions` after t steps.
+class Slopes(NamedTuple):
+    """The numbers of one tensor."""
 
-    Arguments:
-        rho, scale, path: of the tensors: (9), s0, and the sum of the learning rates so far.
-    """
-    unbiased = torch.where(t > 0, 1 / (1 - b2 ** t.clamp_min(1)), 0.0)
-    return rho * unbiased * (N / tau), 1 / (scale.square() * tau), (REACH * path).clamp_min(SMALLEST)
+    x: float = 0.0  # X, Y and Z of (5)
+    y: float = 0.0
+    z: float = 0.0
+    steps: float = 0.0  # t, the updates of this tensor so far
+    scale: float = math.inf  # s0
+    path: float = 0.0  # the sum of the learning rates so far
 
+    def after(self, x: float, y: float, z: float, lr: float) -> Slopes:
+        """The numbers after a step with these totals of the terms."""
+        sums = (_towards(old, new, MEMORY) for old, new in zip(self[:3], (x, y, z), strict=True))
+        return Slopes(*sums, self.steps + 1, self.scale, self.path + lr)
 
-def adam_options(t: Tensor, lr: float, betas: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
-    """The last three of `ProximalOptions`, for step number t (from 1) of each tensor."""
-    b1, b2 = betas
-    before = torch.where(t > 1, 1 / (1 - b1 ** (t - 1).clamp_min(1)), 0.0)
-    return before, lr / (1 - b1**t), 1 / (1 - b2**t)
+    def rho(self, pooled: float) -> float:
+        """rho (9), given the network's."""
+        weight = _weight(self.steps, MEMORY)
+        found = _shrunk(self.x / weight, self.y / weight, self.z / weight, weight / (1 - MEMORY), pooled)
+        return max(found, LEAST_SHARE * pooled)
 
+    def width_options(self, network: Network, N: float, lr: float, b2: float) -> tuple[float, float, float]:
+        """The first three of `ProximalOptions`; lr is that of the coming step."""
+        unbiased = 1 / (1 - b2**self.steps) if self.steps else 0.0
+        slope = self.rho(network.slope()) * unbiased * N / network.tau
+        return slope, 1 / (self.scale**2 * network.tau), max(REACH * (self.path or lr), SMALLEST)
 
-# -- numbers per tensor --------------------------------------------------------------------------------
-
-
-def follow_slopes(sums: Tensor, steps: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
-    """The running sums (5) and the number of steps after one more; a row (X, Y, Z) per tensor."""
-    return torch.lerp(sums, totals, 1 - MEMORY), steps + 1
-
-
-def slopes(sums: Tensor, steps: Tensor, pooled: Tensor) -> Tensor:
-    """rho of every tensor (9), given the network's."""
-    return torch.maximum(_shrunk(*_unbiased(sums, steps, MEMORY), pooled), LEAST_SHARE * pooled)
-
-
-def _unbiased(sums: Tensor, steps: Tensor, memory: float) -> tuple[Tensor, ...]:
-    """The running means without the bias of their start, and the number of steps in memory."""
-    weight = 1 - memory ** steps.clamp_min(1)
-    return (*(sums / weight.unsqueeze(-1)).unbind(-1), weight / (1 - memory))
+    def adam_options(self, lr: float, betas: tuple[float, float]) -> tuple[float, float, float]:
+        """The last three of `ProximalOptions`."""
+        (b1, b2), t = betas, self.steps
+        return 1 / (1 - b1**t) if t else 0.0, lr / (1 - b1 ** (t + 1)), 1 / (1 - b2 ** (t + 1))
 
 
-def _shrunk(x: Tensor, y: Tensor, z: Tensor, n: Tensor, centre: Tensor | float) -> Tensor:
+class Network(NamedTuple):
+    """The numbers of the whole network: running means of sums over all weights, and the temperature."""
+
+    tau: float
+    steps: float = 0.0
+    x: float = 0.0  # sum x, sum v^ d^2, sum x^2 and (sum x)^2, memory 0.99
+    y: float = 0.0
+    z: float = 0.0
+    xx: float = 0.0
+    quick_x: float = 0.0  # sum x, sum x^2 and tau, memory 0.98
+    quick_z: float = 0.0
+    quick_tau: float = 0.0
+
+    @classmethod
+    def start(cls, temperature: float) -> Network:
+        return cls(START * temperature)
+
+    def after(self, x: float, y: float, z: float, temperature: float, nats: float) -> Network:
+        """The numbers after a step with these totals of the terms over all tensors: (8)."""
+        slow = (_towards(a, b, MEMORY) for a, b in zip(self[2:6], (x, y, z, x * x), strict=True))
+        quick = (_towards(a, b, QUICK) for a, b in zip(self[6:], (x, z, self.tau), strict=True))
+        new = Network(self.tau, self.steps + 1, *slow, *quick)
+        wanted = nats * new.quick_tau / (_weight(new.steps, QUICK) * max(new.cost + new.cost_error, 1e-12))
+        tau = max(min(wanted, self.tau * (1 + RISE)), self.tau * (1 - FALL))
+        return new._replace(tau=min(tau, temperature))
+
+    @property
+    def cost(self) -> float:
+        """What the noise adds to the loss (8), in nats."""
+        return 0.5 * self.quick_x / _weight(self.steps, QUICK)
+
+    @property
+    def cost_error(self) -> float:
+        """The standard error of `cost`."""
+        weight = _weight(self.steps, QUICK)
+        return 0.5 * math.sqrt(self.quick_z * (1 - QUICK)) / weight
+
+    def slope(self) -> float:
+        """r of (9)."""
+        weight = _weight(self.steps, MEMORY)
+        pooled = _shrunk(self.x / weight, self.y / weight, self.z / weight, weight / (1 - MEMORY), USUAL)
+        return max(pooled, 1.0)
+
+    def inflation(self) -> float:
+        """Q (10)."""
+        weight = _weight(self.steps, MEMORY)
+        x, z, xx = self.x / weight, self.z / weight, self.xx / weight
+        ratio = min(max((xx - x * x) / (z + TINY), 1.0), 2 - 1 / MOST_SWOLLEN)
+        nats = max(self.cost, 0.0)
+        return 1 + nats / (nats + HALF) * (1 / (2 - ratio) - 1)
+
+
+def _towards(old: float, new: float, memory: float) -> float:
+    return memory * old + (1 - memory) * new
+
+
+def _weight(steps: float, memory: float) -> float:
+    """The total weight in a running mean so far: dividing by it removes its bias."""
+    return 1 - memory ** max(steps, 1.0)
+
+
+def _shrunk(x: float, y: float, z: float, n: float, centre: float) -> float:
     information, prior = n * y * y / (z + TINY), centre**-2.0
     return (x / (y + TINY) * information + centre * prior) / (information + prior)
-
-
-# -- numbers of the network ----------------------------------------------------------------------------
-
-
-def initial_control(temperature: float, like: Tensor) -> Tensor:
-    """The network's numbers before the first step, in the shape of `like` and one more dimension."""
-    control = like.new_zeros(*like.shape, CONTROL)
-    control[..., 7] = START * temperature
-    return control
-
-
-def network_slope(control: Tensor) -> Tensor:
-    """r of (9)."""
-    x, y, z, _, n = _unbiased(control[..., :4], control[..., 8], MEMORY)
-    return _shrunk(x, y, z, n, USUAL).clamp_min(1.0)
-
-
-def cost(control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the noise adds to the loss (8), its standard error, and the mean temperature it belongs to."""
-    x, z, tau, n = _unbiased(control[..., 4:7], control[..., 8], QUICK)
-    return 0.5 * x, 0.5 * (z / n).sqrt(), tau
-
-
-def inflation(control: Tensor) -> Tensor:
-    """Q (10)."""
-    x, _, z, xx, _ = _unbiased(control[..., :4], control[..., 8], MEMORY)
-    ratio = ((xx - x * x) / (z + TINY)).clamp(1.0, 2 - 1 / MOST_SWOLLEN)
-    nats = cost(control)[0].clamp_min(0.0)
-    return 1 + nats / (nats + HALF) * (1 / (2 - ratio) - 1)
-
-
-def control_step(control: Tensor, totals: Tensor, temperature: float, nats: float) -> Tensor:
-    """The network's numbers after a step whose terms have these totals (..., 3) over all tensors."""
-    x, y, z = totals.to(control).unbind(-1)
-    tau, steps = control[..., 7], control[..., 8]
-    slow = torch.lerp(control[..., :4], torch.stack([x, y, z, x * x], -1), 1 - MEMORY)
-    quick = torch.lerp(control[..., 4:7], torch.stack([x, z, tau], -1), 1 - QUICK)
-    new = torch.cat([slow, quick, tau.unsqueeze(-1), steps.unsqueeze(-1) + 1], -1)
-    nats_now, error, mean_tau = cost(new)
-    wanted = nats * mean_tau / (nats_now + error).clamp_min(1e-12)
-    new[..., 7] = torch.minimum(wanted, tau * (1 + RISE)).maximum(tau * (1 - FALL)).clamp_max(temperature)
-    return new
