@@ -26,7 +26,18 @@ __all__ = ["train_command"]
 
 #: names for the help and the completion; a test compares them with `bayescore.data` and `bayescore.nn`
 DATA_SETS = ["mnist", "digits"]
-METHODS = ["proximal", "calibrated", "descent", "advi", "bam", "published-bam", "sgld", "plain", "dropout", "swag"]
+METHODS = [
+    "proximal",
+    "calibrated",
+    "descent",
+    "advi",
+    "bam",
+    "published-bam",
+    "sgld",
+    "plain",
+    "dropout",
+    "swag",
+]
 MOST = 10**9  # epochs, images of a batch, draws
 WIDEST = 10**6  # units of a layer
 NUMBERS = 5  # per weight while it is trained: itself, its gradient, and three of the optimizer's

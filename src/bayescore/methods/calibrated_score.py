@@ -19,9 +19,9 @@ from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.gradient_step import Schedule, check_schedule, schedule_value
 from bayescore.rng import Streams
+from bayescore.rules.calibrated import CalibratedOptions, calibrated_step, step_options, trust
 from bayescore.rules.curvature import follow
 from bayescore.rules.draws import Draws
-from bayescore.rules.calibrated import CalibratedOptions, calibrated_step, step_options, trust
 
 __all__ = ["CalibratedScore", "CalibratedScoreState"]
 

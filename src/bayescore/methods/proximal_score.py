@@ -1,9 +1,9 @@
 """Proximal score matching by the default rule of networks (rules/proximal.py), for a diagonal Gaussian.
 
-The functional twin of the network optimizer of the same name. All coordinates of a fit form one "tensor", the target
-is one "datum" (N = 1), its score contains the prior, so that the rule's own is flat, and nothing limits what the
-noise may cost: the exact posterior of a diagonal Gaussian is a fixed point. The widths start from nothing, whatever
-those of the family are.
+The functional twin of the network optimizer of the same name. All coordinates of a fit form one "tensor", the
+target is one "datum" (N = 1), its score contains the prior, so that the rule's own is flat, and nothing
+limits what the noise may cost: the exact posterior of a diagonal Gaussian is a fixed point. The widths start
+from nothing, whatever those of the family are.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class ProximalScore(Method):
         mismatch = (q.score(theta) - s).square().sum(-1).mean(-1)
         steps = torch.full_like(state.path, t + 1)
         b1, b2 = self.betas
-        of_fits = (value.unsqueeze(-1) for value in adam_options(steps, lr, self.betas))
+        of_fits = [value.unsqueeze(-1) for value in adam_options(steps, lr, self.betas)]
         squares = ((1 - b2) / inflation(state.control)).unsqueeze(-1)
-        o = ProximalOptions(*widths, 1 - b1, b2, squares, *of_fits)
+        o = ProximalOptions(*widths, *(1 - b1, b2, squares), *of_fits)
         (mean, first, second), terms = proximal_step(
             q.mean, state.first, state.second, Draws.of_scores(eps, s), o
         )

@@ -1,7 +1,7 @@
-"""CalibratedScore for networks: the paper's proximal score matching with a diagonal Gaussian over the weights.
+"""CalibratedScore for networks: the paper's proximal score matching in closed form, for a diagonal Gaussian.
 
-The rule is rules/calibrated.py: every proximal problem is solved in closed form, and the curvature estimate of
-a draw is used only as far as it can be trusted. The paper's inner loop is in optim/descent.py.
+The rule is rules/calibrated.py: every proximal problem is solved exactly, and the curvature estimate of a
+draw is used only as far as it can be trusted. The paper's inner loop is in optim/descent.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.options import CommonOptions, positive
 from bayescore.optim.status import precision_sentence
 from bayescore.optim.steep import WATCHED
-from bayescore.rules.curvature import follow
 from bayescore.rules.calibrated import TRUST_STEPS, CalibratedOptions, calibrated_step, step_options, trust
+from bayescore.rules.curvature import follow
 
 __all__ = ["CalibratedScore"]
 

@@ -1,15 +1,15 @@
 """ProximalScore for networks: score matching with a proximal term as a drop-in for AdamW.
 
-The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's and the mean.
-Numbers per tensor are the columns of `statistics`: the running sums X, Y, Z of (5), the number of updates, the prior
-sd s0, and the sum of the learning rates so far. Numbers about the whole network are in the first parameter group,
-as "control".
+The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's and
+the mean. Numbers per tensor are the columns of `statistics`: the running sums X, Y, Z of (5), the number of
+updates, the prior sd s0, and the sum of the learning rates so far. Numbers about the whole network are in the
+parameter groups, as "control".
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -49,10 +49,10 @@ class ProximalScore(BayesianOptimizer):
         num_data: size of the training set, N: the number of terms whose mean is the loss.
         lr, betas: AdamW's. Without noise the mean moves exactly as AdamW's weights do.
         prior_scale: prior sd of a weight, relative to the root mean square of its tensor at the start (of the
-            matrix before it for a vector; 1/sqrt(inputs) for a tensor of zeros). It limits the widths; the mean is
-            held by weight_decay.
-        nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until it
-            does not add more. math.inf: the temperature is never lowered.
+            matrix before it for a vector; 1/sqrt(inputs) for a tensor of zeros). It limits the widths; the
+            mean is held by weight_decay.
+        nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until
+            it does not add more. math.inf: the temperature is never lowered.
         common: see `CommonOptions` (optim/options.py): prior_mean, weight_decay (0.01 here, as in AdamW),
             temperature, draws, seed, ...; without init_sd and prior_sd.
 
@@ -63,7 +63,7 @@ class ProximalScore(BayesianOptimizer):
     >>> opt.step(); opt.zero_grad()
     """
 
-    lacks = {
+    lacks: ClassVar = {
         "init_sd": "its widths start from nothing and are learned within the first hundred updates",
         "prior_sd": "give prior_scale, relative to the size of each tensor's weights",
     }
@@ -162,7 +162,9 @@ class ProximalScore(BayesianOptimizer):
         assert statistics is not None
         lr, betas = self._rate(group), group["betas"]
         t = statistics[:, 3].double() + 1
-        of_group = self._numbers(bucket, 1 - betas[0], betas[1], (1 - betas[1]) / float(inflation(self._control)))
+        of_group = self._numbers(
+            bucket, 1 - betas[0], betas[1], (1 - betas[1]) / float(inflation(self._control))
+        )
         of_tensors = bucket.spread(torch.stack(adam_options(t, lr, betas)).to(statistics))
         o = ProximalOptions(*self._widths(bucket), *of_group, *of_tensors)
         totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o, width)
@@ -196,9 +198,7 @@ class ProximalScore(BayesianOptimizer):
         return f"{spent}; the widths still grow, to temperature {tau:.2g} of {most:g} so far: train longer"
 
 
-def draw_by_width(
-    weight: Tensor, mean: Tensor, second: Tensor, noise: Noise, *widths: Tensor
-) -> None:
+def draw_by_width(weight: Tensor, mean: Tensor, second: Tensor, noise: Noise, *widths: Tensor) -> None:
     """theta = mean + sd * eps with the sd of (1), written into the module."""
     sd = width(None, second, ProximalOptions(*widths, *[None] * 6))
     weight.copy_(torch.addcmul(mean, sd, numbers(noise, mean)))
