@@ -84,8 +84,8 @@ class ProximalScore(Method):
         steps = torch.full_like(state.path, t + 1)
         b1, b2 = self.betas
         of_fits = [value.unsqueeze(-1) for value in adam_options(steps, lr, self.betas)]
-        squares = ((1 - b2) / inflation(state.control)).unsqueeze(-1)
-        o = ProximalOptions(*widths, *(1 - b1, b2, squares), *of_fits)
+        of_rule = [1 - b1, b2, ((1 - b2) / inflation(state.control)).unsqueeze(-1)]
+        o = ProximalOptions(*widths, *of_rule, *of_fits)
         (mean, first, second), terms = proximal_step(
             q.mean, state.first, state.second, Draws.of_scores(eps, s), o
         )
