@@ -10,8 +10,8 @@ from bayescore.families import DiagonalGaussian
 from bayescore.methods import CalibratedScore
 from bayescore.rng import Streams
 from bayescore.rules import Draws
-from bayescore.rules.curvature import follow
 from bayescore.rules.calibrated import ProximalOptions, calibrated_step, step_options, trust
+from bayescore.rules.curvature import follow
 from bayescore.targets import Gaussian, NoisyScore
 from cases import EVERY, Exact, family, first_draws, normal, one_step, same_run, walk, z_score
 

@@ -133,7 +133,15 @@ def test_one_draw_per_step_comes_close_to_what_its_noise_allows(shell: str) -> N
 @pytest.mark.parametrize(("batch", "temperature"), [(DATA, 1.0), (10, 1.0), (10, 1e-2), (10, 1e-6)])
 @pytest.mark.parametrize(
     ("shell", "draws"),
-    [("calibrated", 1), ("calibrated", 2), ("descent", 1), ("descent", 2), ("advi", 1), ("advi", 2), ("bam", 2)],
+    [
+        ("calibrated", 1),
+        ("calibrated", 2),
+        ("descent", 1),
+        ("descent", 2),
+        ("advi", 1),
+        ("advi", 2),
+        ("bam", 2),
+    ],
 )
 def test_the_sd_is_right_at_every_kappa_or_the_status_says_that_it_was_not_learned(
     shell: str, draws: int, batch: int, temperature: float

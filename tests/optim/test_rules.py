@@ -15,13 +15,13 @@ from bayescore.families import DiagonalGaussian
 from bayescore.inference.fitting import fit
 from bayescore.methods import Method, ProximalRidge
 from bayescore.methods.bam import bam_diagonal
-from bayescore.optim import ADVI, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim import ADVI, BaM, CalibratedScore, PairedBaM, ProximalDescent
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.optim.engine import _compiled
 from bayescore.optim.noise import LARGE_TENSOR, CounterKey
 from bayescore.rng import Streams
 from bayescore.rules import Draws
-from bayescore.rules.proximal import ProximalOptions, proximal_step, step_options
+from bayescore.rules.calibrated import CalibratedOptions, calibrated_step, step_options
 from bayescore.rules.ridge import ridge_step
 from bayescore.targets import ScoreFunction
 
@@ -78,12 +78,12 @@ BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fl
 
 @pytest.fixture
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The curvature of every draw is used as it is: rho = k = 1 and a = damping, of rules/proximal.py."""
+    """The curvature of every draw is used as it is: rho = k = 1 and a = damping, of rules/calibrated.py."""
 
     def trust(statistics: Tensor, sizes: Tensor, damping: float, squares: bool) -> Tensor:
         return statistics.new_tensor([math.inf, 1.0, damping])[:, None].expand(3, len(statistics))
 
-    monkeypatch.setattr("bayescore.optim.proximal.trust", trust)
+    monkeypatch.setattr("bayescore.optim.calibrated.trust", trust)
 
 
 @BOTH
@@ -97,7 +97,7 @@ def test_a_step_that_trusts_its_curvature_is_the_ridge_step(
     q, sd = p.detach().double().clone(), torch.full((DIM,), 0.3, dtype=torch.float64)
     seen = Draws.of_scores(eps.double(), score(q + sd * eps.double()))
     expected = ridge_step(q, sd, seen, 150.0, 9.0)
-    opt = ProximalScore([p], data, lr=0.1 * 0.09 * data, momentum=0.0, damping=150.0, **FLAT)
+    opt = CalibratedScore([p], data, lr=0.1 * 0.09 * data, momentum=0.0, damping=150.0, **FLAT)
     agree(one_step(opt, p, eps), expected, dtype)
 
 
@@ -111,7 +111,7 @@ def test_a_step_that_trusts_its_curvature_is_that_of_fit(dtype: torch.dtype, dra
     theta = p.detach().double() + 0.3 * eps.double()
     wide = max(10.0, 0.5 * DIM**0.5) * float((0.3 * score(theta) + eps.double()).square().mean().sqrt())
     a, b = 100 / draws + wide, 10 / draws + wide
-    opt = ProximalScore([p], 10, lr=0.9 / (1 + b), momentum=0.0, damping=a, **FLAT)
+    opt = CalibratedScore([p], 10, lr=0.9 / (1 + b), momentum=0.0, damping=a, **FLAT)
     agree(one_step(opt, p, eps), expected, dtype)
 
 
@@ -122,8 +122,8 @@ def test_the_rule_for_networks_contains_the_ridge_step(draws: int) -> None:
     seen = Draws.of_scores(eps, score(mean + sd * eps))
     lr = 0.1 * float(sd.min()) ** 2
     ceiling, rho, a = (torch.tensor(value, dtype=sd.dtype) for value in (math.inf, 1.0, 150.0))
-    o = ProximalOptions(*step_options(1, lr, sd.square(), 1.0, math.inf, 0.0, None), ceiling, rho, a)
-    (moved, narrow, momentum), _ = proximal_step(mean, sd, None, 0.0, seen, o)
+    o = CalibratedOptions(*step_options(1, lr, sd.square(), 1.0, math.inf, 0.0, None), ceiling, rho, a)
+    (moved, narrow, momentum), _ = calibrated_step(mean, sd, None, 0.0, seen, o)
     assert momentum is None
     agree((moved, narrow), ridge_step(mean, sd, seen, 150.0, sd.square() / lr - 1), torch.float64)
 
@@ -227,7 +227,7 @@ def test_without_momentum_none_is_kept_and_the_step_is_the_first_one_of_any_mome
     found = []
     for momentum in (0.0, 0.9):
         p, eps = start(torch.float64, 1)
-        opt = ProximalScore([p], 50, lr=0.1, momentum=momentum)
+        opt = CalibratedScore([p], 50, lr=0.1, momentum=momentum)
         opt.state_dict()  # makes the state
         opt.param_groups[0]["momentum"] = 0.9  # as a schedule might: nothing is there to be kept
         found.append(one_step(opt, p, eps)[:1])
@@ -287,7 +287,7 @@ def test_small_networks_are_not_compiled_and_large_ones_are(monkeypatch: pytest.
 def test_small_networks_draw_from_torchs_generator_and_large_ones_by_counting() -> None:
     for size, kind in ((LARGE_TENSOR - 1, Tensor), (LARGE_TENSOR, CounterKey)):
         p = torch.nn.Parameter(torch.zeros(size))
-        opt = ProximalScore([p], 50, compiled=False)
+        opt = CalibratedScore([p], 50, compiled=False)
         with opt.sample():
             (bucket,) = opt._buckets
             assert isinstance(opt.noise(bucket, 0), kind)
@@ -304,9 +304,9 @@ def test_a_failing_compiler_leaves_the_eager_numbers(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "compile", broken)
     monkeypatch.setattr("bayescore.optim.engine._compiled", _compiled.__wrapped__)
     p, eps = start(torch.float64, 1)
-    expected = one_step(ProximalScore([p], 50, compiled=False), p, eps)
+    expected = one_step(CalibratedScore([p], 50, compiled=False), p, eps)
     p, eps = start(torch.float64, 1)
-    opt = ProximalScore([p], 50, compiled=True)
+    opt = CalibratedScore([p], 50, compiled=True)
     found = one_step(opt, p, eps)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert "compiling failed" in opt.status

@@ -11,7 +11,7 @@ from small_networks import OPTIMIZERS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayescore.optim import SGLD, PairedBaM, CalibratedScore
+from bayescore.optim import SGLD, CalibratedScore, PairedBaM
 from bayescore.optim.base import BayesianOptimizer
 
 MAKERS = {"calibrated": CalibratedScore, "bam": PairedBaM, "sgld": SGLD}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import bayescore.rules
-from bayescore.rules import Draws, adam, advi, bam, inner, proximal, ridge
+from bayescore.rules import Draws, adam, advi, bam, calibrated, inner, proximal, ridge
 from bayescore.rules.adam import corrections
 from cases import normal
 
@@ -60,9 +60,16 @@ def paired_options(x: Inputs) -> bam.PairedOptions:
     return bam.PairedOptions(0.5, 0.1, 3.0, 0.2, S, x["lam"])
 
 
-def proximal_options(x: Inputs, squares: bool) -> proximal.ProximalOptions:
-    numbers = proximal.step_options(3, 0.1, x["start"], 0.5, 3.0, 0.9, (8, 100) if squares else None)
-    return proximal.ProximalOptions(*numbers, 1 + x["a"], x["rho"], 10 + x["a"])
+def calibrated_options(x: Inputs, squares: bool) -> calibrated.CalibratedOptions:
+    numbers = calibrated.step_options(3, 0.1, x["start"], 0.5, 3.0, 0.9, (8, 100) if squares else None)
+    return calibrated.CalibratedOptions(*numbers, 1 + x["a"], x["rho"], 10 + x["a"])
+
+
+def proximal_options(x: Inputs) -> proximal.ProximalOptions:
+    """The three of a group are numbers, the six of a tensor one per weight, as in a bucket of several."""
+    return proximal.ProximalOptions(
+        *take(x, "rho", "a", "sd"), 0.1, 0.9, 0.05, *take(x, "weight", "lam", "start")
+    )
 
 
 #: every rule, called with the inputs
@@ -90,14 +97,18 @@ RULES: dict[str, Callable[[Inputs], object]] = {
     "solve": lambda x: ridge.solve(*take(x, "one", "slope", "centre", "weight"), 3.0),
     "shrink": lambda x: ridge.shrink(x["slope"]),
     "ridge": lambda x: ridge.ridge_step(x["mean"], x["sd"], draws(x), x["a"], 0.1),
+    "calibrated": lambda x: calibrated.calibrated_step(
+        *take(x, "mean", "sd", "momentum", "prior_mean"), draws(x), calibrated_options(x, False)
+    ),
+    "calibrated with squares": lambda x: calibrated.calibrated_step(
+        *take(x, "mean", "sd", "momentum", "prior_mean"), draws(x), calibrated_options(x, True)
+    ),
+    "calibrated without momentum": lambda x: calibrated.calibrated_step(
+        *take(x, "mean", "sd"), None, x["prior_mean"], draws(x), calibrated_options(x, False)
+    ),
+    "width": lambda x: proximal.width(None, x["second_m"], proximal_options(x)),
     "proximal": lambda x: proximal.proximal_step(
-        *take(x, "mean", "sd", "momentum", "prior_mean"), draws(x), proximal_options(x, False)
-    ),
-    "proximal with squares": lambda x: proximal.proximal_step(
-        *take(x, "mean", "sd", "momentum", "prior_mean"), draws(x), proximal_options(x, True)
-    ),
-    "proximal without momentum": lambda x: proximal.proximal_step(
-        *take(x, "mean", "sd"), None, x["prior_mean"], draws(x), proximal_options(x, False)
+        *take(x, "mean", "first_m", "second_m"), draws(x), proximal_options(x)
     ),
 }
 
@@ -141,19 +152,22 @@ def test_a_rule_keeps_the_shape_and_the_precision_of_its_inputs(name: str) -> No
 
 
 def test_every_public_function_on_tensors_is_among_the_rules() -> None:
-    """The others are numbers of a step, or keep the slope statistics, which they change in place."""
+    """The others are numbers of a step, of a tensor or of the network, or keep the slope statistics."""
     source = inspect.getsource(inspect.getmodule(inputs))  # type: ignore[arg-type]
-    modules = [adam, advi, bam, inner, proximal, ridge]
+    modules = [adam, advi, bam, calibrated, inner, proximal, ridge]
     public = {
         f"{m.__name__.split('.')[-1]}.{name}" for m in modules for name in m.__all__ if name[0].islower()
     }
     others = {
         "adam.corrections",
         "inner.inner_corrections",
-        "proximal.step_options",
-        "proximal.trust",
+        "calibrated.step_options",
+        "calibrated.trust",
         "bam.paired_lam",
     }
+    of_tensors = ("slopes", "follow_slopes", "width_options", "adam_options")
+    of_network = ("initial_control", "control_step", "network_slope", "cost", "inflation")
+    others |= {f"proximal.{name}" for name in of_tensors + of_network}
     assert {name for name in public if f"{name}(" in source} | others == public
 
 

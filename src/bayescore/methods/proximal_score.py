@@ -1,9 +1,9 @@
 """Proximal score matching by the default rule of networks (rules/proximal.py), for a diagonal Gaussian.
 
-The functional twin of the network optimizer of the same name. All coordinates of a fit form one "tensor", the target
-is one "datum" (N = 1), its score contains the prior, so that the rule's own is flat, and nothing limits what the
-noise may cost: the exact posterior of a diagonal Gaussian is a fixed point. The widths start from nothing, whatever
-those of the family are.
+The functional twin of the network optimizer of the same name. All coordinates of a fit form one "tensor", the
+target is one "datum" (N = 1), its score contains the prior, so that the rule's own is flat, and nothing
+limits what the noise may cost: the exact posterior of a diagonal Gaussian is a fixed point. The widths start
+from nothing, whatever those of the family are.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class ProximalScore(Method):
         b1, b2 = self.betas
         squares = [[(1 - b2) / network.inflation()] for network in networks]
         adam = _columns([one.adam_options(lr, self.betas) for one in slopes], state.first)
-        o = ProximalOptions(*widths, 1 - b1, b2, *_columns(squares, state.first), *adam)
+        o = ProximalOptions._make((*widths, 1 - b1, b2, *_columns(squares, state.first), *adam))
         (mean, first, second), terms = proximal_step(
             q.mean, state.first, state.second, Draws.of_scores(eps, s), o
         )
         totals = torch.stack([term.sum(-1) for term in terms if isinstance(term, Tensor)], -1).tolist()
-        slopes = [one.after(*row, lr) for one, row in zip(slopes, totals, strict=True)]
-        networks = [one.after(*row, 1.0, math.inf) for one, row in zip(networks, totals, strict=True)]
+        slopes = [one.after(row, lr) for one, row in zip(slopes, totals, strict=True)]
+        networks = [one.after(row, 1.0, math.inf) for one, row in zip(networks, totals, strict=True)]
         sd = _sd(second, self._widths(slopes, networks, lr, first))
         return ProximalScoreState(
             family=q.replace({"mean": mean, "log_sd": sd.log()}),

@@ -78,9 +78,9 @@ def fit(
         train_loader: batches (inputs, targets); inputs as in `Posterior.predict`.
         likelihood: a name, a Likelihood, or a callable from (outputs, targets) to the mean negative
             log-likelihood.
-        method: "proximal", "calibrated", "descent" (Algorithm 1), "advi", "bam", "published-bam", "sgld"; "plain" for the
-            MAP estimate by Adam; "dropout" for the same with dropout on (`p=` inserts it); "swag" for a
-            Gaussian of the second half of its path.
+        method: "proximal", "calibrated" (closed form), "descent" (Algorithm 1), "advi", "bam",
+            "published-bam", "sgld"; "plain" for the MAP estimate by Adam; "dropout" for the same with dropout
+            on (`p=` inserts it); "swag" for a Gaussian of the second half of its path.
         epochs: passes over the data; the learning rate falls along a cosine over all of them, except for
             "swag".
         validation: batches on which the posterior predictive is scored after every epoch; the best one is

@@ -271,8 +271,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
     ) -> Any:
         """Apply a rule to a bucket; returns the totals of its terms.
 
-        The rule is `rule(mean, *states, prior_mean, draws, o)`, with the sd as its first state, or, if `width`
-        computes the sd from states and options, `rule(mean, *states, draws, o)`.
+        The rule is `rule(mean, *states, prior_mean, draws, o)`, with the sd as its first state, or, if
+        `width` computes the sd from states and options, `rule(mean, *states, draws, o)`.
         """
         if seen.g is None:
             args, given = [bucket.flat[key].div_(seen.draws) for key in SUMS], "sums"
@@ -659,6 +659,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _check_state(self) -> None:
         """Raise if finite gradients have driven the posterior out of the range of its numbers."""
+        given = " and ".join(name for name in ("prior_sd", "init_sd") if name not in self.lacks)
+        widths = f", or give {given} nearer to the size of the weights" if given else ""
         for group in self.param_groups:
             for p in group["params"]:
                 state = {"weights": p.detach(), **self.state[p]} if p in self.state else {}
@@ -667,9 +669,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
                     raise FloatingPointError(
                         f"{what} of a parameter of the shape {tuple(p.shape)} left the range of numbers that "
                         f"float32 can square by update {group['updates']}, from finite gradients: "
-                        f"lower lr ({group['lr']:g}) or temperature ({group['temperature']:g}), or give "
-                        "prior_sd and init_sd nearer to the size of the weights; this state is lost, and the "
-                        "last checkpoint is good"
+                        f"lower lr ({group['lr']:g}) or temperature ({group['temperature']:g}){widths}; this "
+                        "state is lost, and the last checkpoint is good"
                     )
 
     def _skip(self, count: int = 1) -> None:
@@ -689,7 +690,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if head["skipped_in_a_row"] >= head["max_skips"]:
             raise FloatingPointError(
                 f"{head['skipped_in_a_row']} updates in a row had gradients that were not finite; "
-                "lower lr or init_sd, or check the data"
+                f"lower lr{'' if 'init_sd' in self.lacks else ' or init_sd'}, or check the data"
             )
 
     # -- the update during backward ----------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""CalibratedScore for networks: the paper's proximal score matching with a diagonal Gaussian over the weights.
+"""CalibratedScore for networks: the paper's proximal score matching in closed form, for a diagonal Gaussian.
 
-The rule is rules/calibrated.py: every proximal problem is solved in closed form, and the curvature estimate of
-a draw is used only as far as it can be trusted. The paper's inner loop is in optim/descent.py.
+The rule is rules/calibrated.py: every proximal problem is solved exactly, and the curvature estimate of a
+draw is used only as far as it can be trusted. The paper's inner loop is in optim/descent.py.
 """
 
 from __future__ import annotations

@@ -359,9 +359,9 @@ def update_kernel(
 ) -> Function:
     """The in-place update of a pure rule.
 
-    The rule is `rule(mean, *other states, prior_mean, draws, options)`, or the same without a prior mean if that
-    is None, and returns the new states and its terms (rules/terms.py); with given="as is" it may take anything
-    between its states and the options. The update is
+    The rule is `rule(mean, *other states, prior_mean, draws, options)`, or the same without a prior mean if
+    that is None, and returns the new states and its terms (rules/terms.py); with given="as is" it may take
+    anything between its states and the options. The update is
         update(weight, mean, *other states, [towards, share,] prior_mean, *inputs, options)
     where `weight` is the module's own flat tensor, into which the new mean is written, or None.
 

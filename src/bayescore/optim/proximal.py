@@ -1,14 +1,14 @@
 """ProximalScore for networks: score matching with a proximal term as a drop-in for AdamW.
 
-The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's and the mean.
-The numbers of a tensor (`Slopes`) are its state "statistics", in float64; those of the whole network (`Network`) are
-in every parameter group, as "network".
+The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's and
+the mean. The numbers of a tensor (`Slopes`) are its state "statistics", in float64; those of the whole network
+(`Network`) are in every parameter group, as "network".
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -34,10 +34,10 @@ class ProximalScore(BayesianOptimizer):
         num_data: size of the training set, N: the number of terms whose mean is the loss.
         lr, betas: AdamW's. Without noise the mean moves exactly as AdamW's weights do.
         prior_scale: prior sd of a weight, relative to the root mean square of its tensor at the start (of the
-            matrix before it for a vector; 1/sqrt(inputs) for a tensor of zeros). It limits the widths; the mean is
-            held by weight_decay.
-        nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until it
-            does not add more. math.inf: the temperature is never lowered.
+            matrix before it for a vector; 1/sqrt(inputs) for a tensor of zeros). It limits the widths; the
+            mean is held by weight_decay.
+        nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until
+            it does not add more. math.inf: the temperature is never lowered.
         common: see `CommonOptions` (optim/options.py): prior_mean, weight_decay (0.01 here, as in AdamW),
             temperature, draws, seed, ...; without init_sd and prior_sd.
 
@@ -48,7 +48,7 @@ class ProximalScore(BayesianOptimizer):
     >>> opt.step(); opt.zero_grad()
     """
 
-    lacks = {
+    lacks: ClassVar = {
         "init_sd": "its widths start from nothing and are learned within the first hundred updates",
         "prior_sd": "give prior_scale, relative to the size of each tensor's weights",
     }
@@ -147,23 +147,23 @@ class ProximalScore(BayesianOptimizer):
         self._totals.append((bucket, totals))
 
     def _after_update(self) -> None:
-        buckets, totals = [bucket for bucket, _ in self._totals], [t for _, t in self._totals]
-        self._totals.clear()
-        if not buckets:
+        updated, self._totals = self._totals, []
+        if not updated:
             return
-        found = iter(torch.cat([t.to(totals[0].device) for t in totals]).tolist())  # waits for a GPU once
-        network = [0.0, 0.0, 0.0]
-        for bucket in buckets:
+        device = updated[0][1].device
+        found = iter(torch.cat([table.to(device) for _, table in updated]).tolist())  # waits for a GPU once
+        totals = [0.0, 0.0, 0.0]
+        for bucket, _ in updated:
             lr = self._rate(bucket.group)
             for i, row in enumerate(bucket.rows):
-                x, y, z = next(found)
-                bucket.rows[i] = Slopes(*row).after(x, y, z, lr)
-                network = [network[0] + x, network[1] + y, network[2] + z]
+                new = next(found)
+                bucket.rows[i] = Slopes(*row).after(new, lr)
+                totals = [a + b for a, b in zip(totals, new, strict=True)]
             bucket.write_rows()
         head = self._head
-        new = tuple(self._network.after(*network, head["temperature"], head["nats"]))
+        network = tuple(self._network.after(totals, head["temperature"], head["nats"]))
         for group in self.param_groups:
-            group["network"] = new
+            group["network"] = network
 
     # -- status ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ state is kept; when there are more than `keep` of them, every second one is drop
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -62,10 +62,10 @@ class SGLD(BayesianOptimizer):
         preconditioned: divide the step of every weight by its running gradient size, (2).
         burn_in, thin, keep: updates before the first kept state, updates between kept states, and the largest
             number of kept states.
-        common: as in ProximalScore, without init_sd and average (predictions are averaged instead).
+        common: see `CommonOptions`, without init_sd and average (predictions are averaged instead).
     """
 
-    lacks = {
+    lacks: ClassVar = {
         "init_sd": "its posterior is the states that it keeps",
         "average": "the predictions of its kept states are averaged",
     }

@@ -7,7 +7,7 @@ The precision counts as learned if, by the slope statistics of its tensors (rule
 The stated error is a lower bound: it counts all steps as equally informative.
 
 A mean over a tensor does not show a few weights that lag far behind. If the precision P, or its power k,
-moves linearly towards its estimate (ProximalScore, k = 1; PairedBaM, k = 2), the part of P that still comes
+moves linearly towards its estimate (CalibratedScore, k = 1; PairedBaM, k = 2), the part of P that still comes
 from the initial P0 is known for every weight. A weight lags behind if that part is more than a fifth of P:
     ((P0/P)^k - 1)/k > (exp(forgotten) - 1)/5                                                          (1)
 unless its sd has reached the prior's, which limits it.
@@ -108,5 +108,5 @@ def _too_noisy(how: str, draws: int, rho: float, need: int) -> str:
     kept = "it stays near its initial value" if how == "initial" else "it is mostly noise"
     return (
         f"precision not learned (it would take about {need} steps): {kept}; "
-        "make two draws per step on the same batch, or give ProximalScore the batch_size= of mini-batches"
+        "make two draws per step on the same batch, or give CalibratedScore the batch_size= of mini-batches"
     )

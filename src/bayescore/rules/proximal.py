@@ -1,14 +1,14 @@
-"""The default rule for networks: score matching with a proximal term, at AdamW's price and on AdamW's scale of lr.
+"""The default rule for networks: score matching with a proximal term, at AdamW's price and scale of lr.
 
-q = N(m, diag(sigma^2)); a step sees one draw theta = m + d, d = sigma eps, and the gradient g of the mean loss of
-a mini-batch there. N is the number of data, tau the temperature in use, h the curvature of the mean loss per
-weight. The noisy score of the target is s = -(N/tau) g; that of q at theta is -d/sigma^2, linear in d. Two
-numbers are kept per weight besides m: Adam's moments a and v. sigma is not kept: it follows from v,
+q = N(m, diag(sigma^2)); a step sees one draw theta = m + d, d = sigma eps, and the gradient g of the mean
+loss of a mini-batch there. N is the number of data, tau the temperature in use, h the curvature of the mean
+loss per weight. The noisy score of the target is s = -(N/tau) g; that of q at theta is -d/sigma^2, linear in
+d. Two numbers are kept per weight besides m: Adam's moments a and v. sigma is not kept: it follows from v,
 
-    sigma^2 = tau / (N h + 1/s0^2),    h = rho v^,    sigma <= 0.1 (the sum of the learning rates so far)     (1)
+    sigma^2 = tau / (N h + 1/s0^2),    h = rho v^,    sigma <= 0.1 (the sum of the learning rates so far)  (1)
 
-where v^, a^ are v, a with Adam's bias correction, rho is one number per tensor, and s0 = prior_scale times the
-root mean square of the tensor's initial weights. A step is
+where v^, a^ are v, a with Adam's bias correction, rho is one number per tensor, and s0 = prior_scale times
+the root mean square of the tensor's initial weights. A step is
 
     x = d (g - a^)                               a^ of the steps before                                   (2)
     a <- b1 a + (1 - b1) g,    v <- b2 v + (1 - b2) g^2/Q                                                 (3)
@@ -21,44 +21,47 @@ root mean square of the tensor's initial weights. A step is
     |s_q(theta) - s|^2 + alpha |s_q(theta) - s_{q_t}(theta)|^2                                            (6)
 (eq:noisy_loss). With s_q(theta) = b - P (theta - m_t), b the intercept and P the slope, (6) is a linear
 regression of the noisy scores on d whose new intercept and slope stay near the old ones.
- - Intercept. Its solution moves the mean by m_new - m_t = sigma^2/(1 + alpha) E s = -(sigma^2 N/tau) E g/(1 + alpha).
-   One proximal weight per weight, 1 + alpha = sigma^2 N sqrt(v^)/(tau lr), and a running mean for E g, make it
-   AdamW's step (4): lr is the trust that AdamW's user already chose. The draw's own score d/sigma^2 has mean zero
-   and is left out of it; it would only add noise.
- - Slope. The regression of g - a^ on d with slopes h_i = rho v^_i, one unknown per tensor, weighted by 1/v^_i,
-   the inverse variance of g_i, has the solution
+ - Intercept. Its solution moves the mean by
+       m_new - m_t = sigma^2/(1 + alpha) E s = -(sigma^2 N/tau) E g/(1 + alpha).
+   One proximal weight per weight, 1 + alpha = sigma^2 N sqrt(v^)/(tau lr), and a running mean for E g, make
+   it AdamW's step (4): lr is the trust that AdamW's user already chose. The draw's own score d/sigma^2 has
+   mean zero and is left out of it; it would only add noise.
+ - Slope. The regression of g - a^ on d with slopes h_i = rho v^_i, one unknown per tensor, weighted by
+   1/v^_i, the inverse variance of g_i, has the solution
        rho = sum d_i (g_i - a^_i) / sum v^_i d_i^2                                                        (7)
    which is (5): by Stein's identity E d g = sigma^2 H_ii. Its proximal term is the memory of the sums
    (recursive least squares with forgetting 0.99), its start a prior on rho.
 What is ours: Adam's squared gradients as the shape of the precision (for a model that fits, v is the Fisher
 information over the batch size, so rho estimates the batch size and nobody has to give it), the pooled slope
-(one draw's own slope has a relative variance of about N/(batch tau) per weight, hopeless for one weight and good
-for a tensor), and the temperature control:
+(one draw's own slope has a relative variance of about N/(batch tau) per weight, hopeless for one weight and
+good for a tensor), and the temperature control:
 
     cost = 1/2 <sum x>, over all tensors                          nats that the noise adds to the loss    (8)
     tau <- min(temperature, nats <tau>/(cost + its standard error)), by at most +5 % or -10 % a step
-It is the score-matching slope again: 1/2 E d.g = 1/2 tr(H diag(sigma^2)). A width that a network cannot bear shows
-at once, whatever its architecture and whether it is pretrained. At `nats` = inf, tau is the temperature.
+It is the score-matching slope again: 1/2 E d.g = 1/2 tr(H diag(sigma^2)). A width that a network cannot bear
+shows at once, whatever its architecture and whether it is pretrained. At `nats` = inf, tau becomes the
+temperature.
 
-The standard error of (7) with n steps in memory is sqrt(Z/n)/Y. rho is shrunk by it towards the network's pooled
-ratio, with a relative error of 1, and that towards 32, a usual batch size:
-    rho_T = (X_T/Y_T I + r p)/(I + p),    I = n Y_T^2/Z_T,  p = 1/r^2,  r the network's;  at least r/10    (9)
+The standard error of (7) with n steps in memory is sqrt(Z/n)/Y. rho is shrunk by it towards the network's
+pooled ratio, with a relative error of 1, and that towards 32, a usual batch size:
+    rho_T = (X_T/Y_T I + r p)/(I + p),    I = n Y_T^2/Z_T,  p = 1/r^2,  r the network's;  at least r/10   (9)
 
 Q. Off its diagonal the Hessian turns the draw into gradient noise, sum_j H_ij^2 sigma_j^2, which swells v and
-would shorten Adam's step. A batch's own noise is as large in Var(sum x) as in sum x^2, while tr((H Sigma)^2) is in
-the first twice and in the second once, so that with R = Var(<sum x>)/<sum x^2>, held in [1, 2 - 1/3],
+would shorten Adam's step. A batch's own noise is as large in Var(sum x) as in sum x^2, while tr((H Sigma)^2)
+is in the first twice and in the second once, so that with R = Var(<sum x>)/<sum x^2>, held in [1, 2 - 1/3],
     Q = 1 + cost/(cost + 0.002) (1/(2 - R) - 1)   in [1, 3]                                              (10)
-estimates by how much v is swollen. R is biased upwards where gradients are heavy-tailed: then the step is up to
-sqrt(3) times longer than AdamW's.
+estimates by how much v is swollen. R is biased upwards where gradients are heavy-tailed: then the step is up
+to sqrt(3) times longer than AdamW's.
 
-**Fixed points.** With exact scores of a diagonal Gaussian of precision P, N = tau = 1 and no prior, a draw at the
-optimum has g = P d: v = P^2 sigma^2, X = sum P sigma^2, Y = sum P^2 sigma^4, and sigma^2 = 1/P gives rho = 1 and
-sigma^2 = 1/(rho v). Without noise (tau -> 0) cost = 0, Q = 1, and (3), (4) are AdamW.
+**Fixed points.** With exact scores of a diagonal Gaussian of precision P, N = tau = 1 and no prior, a draw at
+the optimum has g = P d: v = P^2 sigma^2, X = sum P sigma^2, Y = sum P^2 sigma^4, and sigma^2 = 1/P gives
+rho = 1 and sigma^2 = 1/(rho v). Without noise (tau -> 0) cost = 0, Q = 1, and (3), (4) are AdamW.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -83,7 +86,7 @@ TINY = 1e-30
 
 
 class ProximalOptions(NamedTuple):
-    """Numbers of one step; `forget`, `keep` and `squares` belong to a parameter group, the others to a tensor."""
+    """Numbers of one step; `forget`, `keep`, `squares` belong to a parameter group, others to a tensor."""
 
     slope: Any  # rho N/tau, with v's bias correction before the step, of (1)
     prior: Any  # 1/(tau s0^2), of (1)
@@ -124,9 +127,9 @@ class Slopes(NamedTuple):
     scale: float = math.inf  # s0
     path: float = 0.0  # the sum of the learning rates so far
 
-    def after(self, x: float, y: float, z: float, lr: float) -> Slopes:
-        """The numbers after a step with these totals of the terms."""
-        sums = (_towards(old, new, MEMORY) for old, new in zip(self[:3], (x, y, z), strict=True))
+    def after(self, totals: Sequence[float], lr: float) -> Slopes:
+        """The numbers after a step with these three totals of the terms."""
+        sums = (_towards(old, new, MEMORY) for old, new in zip(self[:3], totals, strict=True))
         return Slopes(*sums, self.steps + 1, self.scale, self.path + lr)
 
     def rho(self, pooled: float) -> float:
@@ -164,8 +167,9 @@ class Network(NamedTuple):
     def start(cls, temperature: float) -> Network:
         return cls(START * temperature)
 
-    def after(self, x: float, y: float, z: float, temperature: float, nats: float) -> Network:
-        """The numbers after a step with these totals of the terms over all tensors: (8)."""
+    def after(self, totals: Sequence[float], temperature: float, nats: float) -> Network:
+        """The numbers after a step with these three totals of the terms over all tensors: (8)."""
+        x, y, z = totals
         slow = (_towards(a, b, MEMORY) for a, b in zip(self[2:6], (x, y, z, x * x), strict=True))
         quick = (_towards(a, b, QUICK) for a, b in zip(self[6:], (x, z, self.tau), strict=True))
         new = Network(self.tau, self.steps + 1, *slow, *quick)

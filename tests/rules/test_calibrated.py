@@ -1,4 +1,4 @@
-"""The network rule: the ridge step where the curvature is trusted, and what it does where it is not."""
+"""The closed form: the ridge step where the curvature is trusted, and what it does where it is not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayescore.rules import Draws
+from bayescore.rules.calibrated import TRUST_STEPS, CalibratedOptions, calibrated_step, step_options, trust
 from bayescore.rules.curvature import follow
-from bayescore.rules.proximal import TRUST_STEPS, ProximalOptions, proximal_step, step_options, trust
 from bayescore.rules.ridge import ridge_step, shrink
 from cases import F64, normal
 
@@ -26,10 +26,10 @@ def options(
     c: float = 1.0,
     prior_sd=torch.inf,
     **last,
-) -> ProximalOptions:
+) -> CalibratedOptions:
     fraction = last.pop("fraction", None)
     own = {"ceiling": ONES, "rho": ONES, "a": 50 * ONES, **last}
-    return ProximalOptions(*step_options(t, lr, start, c, prior_sd, beta, fraction), **own)
+    return CalibratedOptions(*step_options(t, lr, start, c, prior_sd, beta, fraction), **own)
 
 
 def state(seed: int, S: int) -> tuple[torch.Tensor, ...]:
@@ -44,7 +44,7 @@ def test_without_momentum_and_with_full_trust_it_is_the_ridge_step(seed: int, S:
     """rho = k = 1, beta = 0 and b + 1 = 1/eta."""
     mean, sd, eps, score = state(seed, S)
     draws = Draws.of_scores(eps, score)
-    (new, new_sd, momentum), _ = proximal_step(mean, sd, None, 0.0, draws, options(lr=lr))
+    (new, new_sd, momentum), _ = calibrated_step(mean, sd, None, 0.0, draws, options(lr=lr))
     expected = ridge_step(mean, sd, draws, 50.0, 1 / lr - 1)
     torch.testing.assert_close((new, new_sd), expected, rtol=1e-10, atol=1e-11)
     assert momentum is None
@@ -60,7 +60,7 @@ def test_the_exact_posterior_is_a_fixed_point_of_a_trusting_step(seed: int, S: i
         likelihood = sd.pow(-2) - prior_sd**-2.0
         draws = Draws.of_scores(eps, -likelihood * sd * eps)
         o = options(beta=0.9, t=3, prior_sd=prior_sd)
-        (new, new_sd, momentum), (slope, square) = proximal_step(mean, sd, zeros, mean, draws, o)
+        (new, new_sd, momentum), (slope, square) = calibrated_step(mean, sd, zeros, mean, draws, o)
         torch.testing.assert_close((new, new_sd), (mean, sd), rtol=1e-12, atol=1e-12)
         for nothing in (momentum, slope, square):
             torch.testing.assert_close(nothing, zeros, rtol=0.0, atol=1e-10)
@@ -71,7 +71,7 @@ def test_without_trust_the_sd_stays_and_the_mean_takes_a_step_of_sgd() -> None:
     mean, sd, eps, score = state(3, 2)
     draws, c, lr = Draws.of_scores(eps, score), 0.01, 0.5
     o = options(rho=0 * ONES, c=c, lr=lr, start=sd.square())
-    (new, new_sd, _), _ = proximal_step(mean, sd, None, 0.0, draws, o)
+    (new, new_sd, _), _ = calibrated_step(mean, sd, None, 0.0, draws, o)
     assert torch.equal(new_sd, sd)
     torch.testing.assert_close(new, mean - lr * draws.G, rtol=1e-12, atol=1e-12)
 
@@ -84,7 +84,7 @@ def test_momentum_is_that_of_an_average_of_gradients_freed_of_its_bias() -> None
     for t in range(1, 6):
         draws = Draws.of_scores(eps, normal(1, DIM, seed=t))
         o = options(rho=0 * ONES, lr=lr, start=sd.square(), beta=beta, t=t)
-        (mean, _, momentum), _ = proximal_step(mean, sd, momentum, 0.0, draws, o)
+        (mean, _, momentum), _ = calibrated_step(mean, sd, momentum, 0.0, draws, o)
         average = beta * average + (1 - beta) * draws.G
         expected = expected - lr * average / (1 - beta**t)
         torch.testing.assert_close(momentum, average, rtol=1e-12, atol=1e-12)
@@ -97,7 +97,7 @@ def test_a_rate_beyond_a_newton_step_reaches_no_further_than_newton_once_the_sd_
     draws, lr = Draws.of_scores(eps, score), 0.4
     for v, step in ((0.1, lr), (4.0, 4.0)):
         o = options(rho=0 * ONES, lr=lr, start=0.1)
-        (new, _, _), _ = proximal_step(mean, v**0.5 * ONES, None, 0.0, draws, o)
+        (new, _, _), _ = calibrated_step(mean, v**0.5 * ONES, None, 0.0, draws, o)
         torch.testing.assert_close(new, mean - step * draws.G, rtol=1e-10, atol=1e-10)
 
 
@@ -109,11 +109,11 @@ def test_squared_gradients_stand_in_where_the_curvature_is_not_trusted() -> None
     common = {"fraction": (B, N), "beta": beta, "t": 2, "c": c, "prior_sd": s0, "start": 0.05}
     fisher = B / (1 - B / N) * (1 + beta) / 2 * (draws.G - momentum / (1 - beta)).square()
     slope = sd.square() / c * fisher + sd.square() / s0**2 - 1
-    (_, new_sd, _), _ = proximal_step(mean, sd, momentum, 0.0, draws, options(rho=0 * ONES, **common))
+    (_, new_sd, _), _ = calibrated_step(mean, sd, momentum, 0.0, draws, options(rho=0 * ONES, **common))
     expected = (sd * shrink((slope / (50 + draws.e2)).clamp(-1, 1))).clamp_max(s0)
     torch.testing.assert_close(new_sd, expected, rtol=1e-10, atol=1e-12)
-    trusting = proximal_step(mean, sd, momentum, 0.0, draws, options(**common))[0]
-    without = proximal_step(mean, sd, momentum, 0.0, draws, options(**{**common, "fraction": None}))[0]
+    trusting = calibrated_step(mean, sd, momentum, 0.0, draws, options(**common))[0]
+    without = calibrated_step(mean, sd, momentum, 0.0, draws, options(**{**common, "fraction": None}))[0]
     torch.testing.assert_close(trusting, without, rtol=1e-10, atol=1e-10)
 
 
@@ -121,7 +121,7 @@ def test_the_sd_stays_at_or_below_that_of_the_prior() -> None:
     mean, _, eps, _ = state(3, 2)
     draws = Draws.of_scores(eps, 0 * eps)
     o = options(prior_sd=1.0, ceiling=0 * ONES, a=0.1 * ONES)
-    (_, sd, _), _ = proximal_step(mean, 0.999 * ONES, None, mean, draws, o)
+    (_, sd, _), _ = calibrated_step(mean, 0.999 * ONES, None, mean, draws, o)
     assert (sd <= 1).all()
 
 
