@@ -129,8 +129,8 @@ class Slopes(NamedTuple):
 
     def after(self, totals: Sequence[float], lr: float) -> Slopes:
         """The numbers after a step with these three totals of the terms."""
-        sums = (_towards(old, new, MEMORY) for old, new in zip(self[:3], totals, strict=True))
-        return Slopes(*sums, self.steps + 1, self.scale, self.path + lr)
+        x, y, z = (_towards(old, new, MEMORY) for old, new in zip(self[:3], totals, strict=True))
+        return Slopes(x, y, z, self.steps + 1, self.scale, self.path + lr)
 
     def rho(self, pooled: float) -> float:
         """rho (9), given the network's."""
