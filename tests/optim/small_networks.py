@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -105,6 +106,11 @@ OPTIMIZERS: dict[str, Callable[..., BayesianOptimizer]] = {
     "sgld": lambda p, n, **o: SGLD(p, n, burn_in=1, thin=1, **o),
     "psgld": lambda p, n, **o: SGLD(p, n, burn_in=1, thin=1, preconditioned=True, lr=1e-3, **o),
 }
+
+
+def flat_prior(shell: str) -> dict[str, Any]:
+    """The options with which an optimizer's prior limits nothing and pulls nowhere."""
+    return {"prior_scale": 1e18, "weight_decay": 0.0} if shell == "proximal" else {"prior_sd": math.inf}
 
 
 def train(

@@ -63,7 +63,7 @@ def test_the_posterior_averages_and_training_goes_on_as_without(shell: str, draw
     assert not torch.equal(averaged(model, opt), mean)
 
 
-@pytest.mark.parametrize("shell", ["proximal", "advi"])
+@pytest.mark.parametrize("shell", ["proximal", "calibrated", "advi"])
 def test_it_is_the_same_when_gradients_are_used_as_they_arrive(
     shell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,10 +104,17 @@ def test_a_tail_of_a_constant_share_is_all_that_is_left_of_a_far_start() -> None
     torch.testing.assert_close(averaged(model, opt), (shares.float()[:, None] * path).sum(0))
 
 
-def test_the_average_is_nearer_to_the_optimum_than_the_last_mean() -> None:
+@pytest.mark.parametrize(
+    ("shell", "options"),
+    [
+        ("proximal", {"lr": 0.05, "temperature": 1e-6}),
+        ("calibrated", {"lr": 0.5, "init_sd": 1e-3, "momentum": 0.0}),
+    ],
+)
+def test_the_average_is_nearer_to_the_optimum_than_the_last_mean(shell: str, options: dict[str, Any]) -> None:
     """Noisy gradients about zero at a constant rate: the last mean wanders, the average does not."""
     torch.manual_seed(0)
-    model, opt = started("proximal", average=0.5, lr=0.5, init_sd=1e-3, momentum=0.0)
+    model, opt = started(shell, average=0.5, **options)
     for _ in range(300):
         with opt.sample():
             (0.5 * model.weight.square() + torch.randn(SIZE) * model.weight).sum().backward()

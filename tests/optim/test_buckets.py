@@ -9,7 +9,7 @@ import torch
 from small_networks import NETWORKS, OPTIMIZERS
 from torch import nn
 
-from bayescore.optim import ProximalScore
+from bayescore.optim import CalibratedScore, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
 
 MLP = NETWORKS["mlp"]
@@ -70,12 +70,13 @@ def test_state_is_the_tensors_own_and_survives_a_deep_copy() -> None:
 
 
 @pytest.mark.parametrize("draws", [1, 2])
-def test_a_tensor_without_gradient_stays_where_it_is_and_the_others_move(draws: int) -> None:
+@pytest.mark.parametrize("shell", ["proximal", "calibrated"])
+def test_a_tensor_without_gradient_stays_where_it_is_and_the_others_move(shell: str, draws: int) -> None:
     used, unused = nn.Linear(3, 2), nn.Linear(3, 2)
-    opt = ProximalScore([*used.parameters(), *unused.parameters()], 50)
+    opt = OPTIMIZERS[shell]([*used.parameters(), *unused.parameters()], 50)
     x = torch.ones(4, 3)
     for net, other in ((used, unused), (unused, used), (used, unused)):
-        still = [opt.state[p]["sd"].clone() if opt.state[p] else None for p in other.parameters()]
+        still = [{key: value.clone() for key, value in opt.state[p].items()} for p in other.parameters()]
         before = [p.detach().clone() for p in other.parameters()]
         moving = [p.detach().clone() for p in net.parameters()]
         for _ in range(draws):
@@ -85,13 +86,13 @@ def test_a_tensor_without_gradient_stays_where_it_is_and_the_others_move(draws: 
         opt.zero_grad()
         assert all(torch.equal(p, b) for p, b in zip(other.parameters(), before, strict=True))
         assert not any(torch.equal(p, b) for p, b in zip(net.parameters(), moving, strict=True))
-        for p, sd in zip(other.parameters(), still, strict=True):
-            assert sd is None or torch.equal(opt.state[p]["sd"], sd)
+        for p, state in zip(other.parameters(), still, strict=True):
+            assert all(torch.equal(opt.state[p][key], value) for key, value in state.items())
 
 
 def test_a_tensor_reached_by_one_of_two_draws_only_has_the_mean_of_both() -> None:
     a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-    opt = ProximalScore([a, b], 50, momentum=0.0)
+    opt = CalibratedScore([a, b], 50, momentum=0.0)
     with opt.sample():
         (a.sum() + b.sum()).backward()
     with opt.sample():
@@ -99,3 +100,16 @@ def test_a_tensor_reached_by_one_of_two_draws_only_has_the_mean_of_both() -> Non
     opt.step()
     assert torch.isfinite(a).all()
     assert float((1 - a.detach()).mean()) > float((1 - b.detach()).mean()) > 0
+
+
+def test_so_have_adams_moments() -> None:
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    opt = ProximalScore([a, b], 50)
+    with opt.sample():
+        (a.sum() + b.sum()).backward()
+    with opt.sample():
+        a.sum().backward()
+    opt.step()
+    for p, mean in ((a, 1.0), (b, 0.5)):
+        torch.testing.assert_close(opt.state[p]["first"], torch.full((3,), 0.1 * mean))
+        torch.testing.assert_close(opt.state[p]["second"], torch.full((3,), 0.001 * mean**2))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import NETWORKS, OPTIMIZERS, same_state, train
+from small_networks import NETWORKS, OPTIMIZERS, flat_prior, same_state, train
 from torch import nn
 
 from bayescore.nn import load_state, save_state
@@ -42,7 +42,7 @@ def test_a_checkpoint_needs_no_pickle_and_keeps_wide_state_beside_bfloat16_weigh
 def test_a_run_continues_bitwise_from_a_file_of_its_state_dicts(shell: str, tmp_path: Path) -> None:
     def begun(seed: int) -> tuple[nn.Module, BayesianOptimizer, torch.optim.lr_scheduler.LRScheduler]:
         model = NETWORKS["conv"].module(seed=seed)
-        opt = OPTIMIZERS[shell](model.named_parameters(), 50, prior_mean="current", prior_sd=float("inf"))
+        opt = OPTIMIZERS[shell](model.named_parameters(), 50, prior_mean="current", **flat_prior(shell))
         return model, opt, torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
 
     def advanced(parts: Any, first: int, steps: int) -> None:
@@ -104,18 +104,20 @@ def test_a_killed_process_loses_at_most_its_current_step_and_another_continues_b
         assert same_state(opt, resumed)
 
 
-def test_group_options_and_schedules_come_back() -> None:
+@pytest.mark.parametrize(("shell", "width"), [("proximal", "prior_scale"), ("calibrated", "prior_sd")])
+def test_group_options_and_schedules_come_back(shell: str, width: str) -> None:
     model = MLP.module()
     groups = [
-        {"params": model[0].parameters(), "prior_sd": 0.5},
+        {"params": model[0].parameters(), width: 0.5},
         {"params": model[2].parameters(), "lr": 0.03, "prior_mean": "current"},
     ]
-    opt = ProximalScore(groups, 50, seed=4, temperature=0.1)
+    opt = OPTIMIZERS[shell](groups, 50, seed=4, temperature=0.1)
     train(opt, MLP, model, 2)
     opt.param_groups[0]["lr"] = 0.01
-    other = ProximalScore([{"params": model[0].parameters()}, {"params": model[2].parameters()}], 7)
+    other = OPTIMIZERS[shell]([{"params": model[0].parameters()}, {"params": model[2].parameters()}], 7)
     other.load_state_dict(opt.state_dict())
     assert same_state(opt, other)
+    assert [group[width] for group in other.param_groups] == [group[width] for group in opt.param_groups]
     assert other.param_groups[0]["lr"] == 0.01
     assert other.param_groups[1]["prior_mean"] == "current"
     assert other.param_groups[0]["num_data"] == 50

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import OPTIMIZERS
+from small_networks import OPTIMIZERS, flat_prior
 from torch import Tensor
 
 from bayescore.optim.base import BayesianOptimizer
@@ -51,7 +51,7 @@ def test_a_step_takes_off_its_share_of_the_way_to_the_prior_mean(
         torch.testing.assert_close(sds[0], sds[1])
 
 
-@pytest.mark.parametrize("shell", ["proximal", "advi"])
+@pytest.mark.parametrize("shell", ["proximal", "calibrated", "advi"])
 def test_it_is_the_same_when_gradients_are_used_as_they_arrive(
     shell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,10 +70,11 @@ def test_it_is_the_same_compiled(shell: str, monkeypatch: pytest.MonkeyPatch) ->
     torch.testing.assert_close(fast[0], eager[0])
 
 
-def test_a_group_has_its_own() -> None:
+@pytest.mark.parametrize("shell", ["proximal", "calibrated"])
+def test_a_group_has_its_own(shell: str) -> None:
     kept, shrunk = (torch.nn.Parameter(before()) for _ in range(2))
     groups = [{"params": [kept], "weight_decay": 0.0}, {"params": [shrunk]}]
-    opt = OPTIMIZERS["proximal"](groups, 50, weight_decay=5.0, lr=0.1, prior_sd=float("inf"))
+    opt = OPTIMIZERS[shell](groups, 50, **{**flat_prior(shell), "weight_decay": 5.0, "lr": 0.1})
     with opt.sample():
         kept.grad, shrunk.grad = torch.zeros(SIZE), torch.zeros(SIZE)
     opt.step()

@@ -74,7 +74,7 @@ def attempt(name, shard, late=False, twice=False, **options):
         if not late:
             opt = ProximalScore(model.parameters(), 50, **options)
         if twice and rank:
-            saved = ProximalScore(nn.Linear(8, 4).parameters(), 50, lr=0.1, init_sd=0.05)
+            saved = ProximalScore(nn.Linear(8, 4).parameters(), 50, lr=0.1)
             saved.param_groups[0].update(updates=7, step=7)
             opt.load_state_dict(saved.state_dict())
         train(model, opt)
@@ -91,7 +91,7 @@ attempt("fsdp2", lambda m: fully_shard(m, mesh=mesh))
 attempt("tensor parallel", lambda m: parallelize_module(m, mesh, ColwiseParallel()))
 attempt("seeds", ddp, seed=rank)
 attempt("options", ddp, temperature=1.0 + rank)
-attempt("updates", ddp, twice=True, lr=0.1, init_sd=0.05)
+attempt("updates", ddp, twice=True, lr=0.1)
 calls, gather = [], dist.all_gather
 dist.all_gather = lambda *args, **more: (calls.append(1), gather(*args, **more))[1]
 attempt("agreeing", ddp, seed=3)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescore.optim import ADVI, ProximalDescent, ProximalScore
+from bayescore.optim import ADVI, CalibratedScore, ProximalDescent, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
 
 SIZE = 200
+KINDS = [ProximalScore, CalibratedScore, ProximalDescent, ADVI]
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +37,18 @@ def block(model: nn.Module, opt: BayesianOptimizer, *names: str) -> Tensor:
     return draw
 
 
+def wide(kind: type[BayesianOptimizer]) -> dict[str, float]:
+    """Options with which sds are about 0.05 from the first step on."""
+    return {"lr": 0.5, "temperature": 1e4} if kind is ProximalScore else {"init_sd": 0.05}
+
+
 def kept(opt: BayesianOptimizer) -> bool:
     """Whether the state holds the draw, and the mean is in the module only."""
     assert all(("draw" in state) != ("mean" in state) for state in opt.state.values())
     return any("draw" in state for state in opt.state.values())
 
 
-@pytest.mark.parametrize("kind", [ProximalScore, ProximalDescent, ADVI])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_step_is_that_of_noise_made_again(
     kind: type[BayesianOptimizer], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -52,7 +58,7 @@ def test_the_step_is_that_of_noise_made_again(
         if not keep:
             monkeypatch.setattr("bayescore.optim.engine.Bucket.keeps_draws", property(lambda _: False))
         model = nn.ParameterDict({"one": nn.Parameter(torch.linspace(-1, 1, SIZE, dtype=dtype))})
-        opt = kind(model.parameters(), 50, init_sd=0.05)
+        opt = kind(model.parameters(), 50, **wide(kind))
         for _ in range(3):
             block(model, opt, "one")
             assert kept(opt) is keep
@@ -117,7 +123,7 @@ def test_a_second_draw_before_the_step_is_about_the_same_mean() -> None:
     assert opt.param_groups[0]["last_draws"] == 2
 
 
-@pytest.mark.parametrize("kind", [ProximalScore, ProximalDescent, ADVI])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_draw_has_a_key_of_its_own_and_the_mean_is_in_the_module(kind: type[BayesianOptimizer]) -> None:
     model, opt, mean = start(kind)
     draw = block(model, opt, "one", "two")
@@ -157,11 +163,12 @@ def test_a_state_dict_in_the_middle_of_a_step_is_refused_and_the_draw_stays() ->
 
 
 @pytest.mark.parametrize("look", ["posterior", "copy"])
-def test_a_look_in_the_middle_of_a_step_changes_no_step(look: str) -> None:
+@pytest.mark.parametrize("kind", [ProximalScore, CalibratedScore])
+def test_a_look_in_the_middle_of_a_step_changes_no_step(kind: type[BayesianOptimizer], look: str) -> None:
     """The noise is made again, to the last digit of a weight over its sd."""
     found = []
     for looks in (True, False):
-        model, opt, mean = start(init_sd=0.05)
+        model, opt, mean = start(kind, **wide(kind))
         for _ in range(3):
             block(model, opt, "one", "two")
             if looks:

@@ -210,11 +210,17 @@ def test_prior_means_of_frozen_tensors_outlive_a_checkpoint() -> None:
         lost.state_dict()
 
 
-def test_the_step_uses_the_noise_of_the_draw_when_a_small_tensor_has_no_gradient() -> None:
+@pytest.mark.parametrize(
+    ("shell", "options"),
+    [("proximal", {"lr": 1.0, "prior_scale": 1e18}), ("calibrated", {"init_sd": 0.1})],
+)
+def test_the_step_uses_the_noise_of_the_draw_when_a_small_tensor_has_no_gradient(
+    shell: str, options: dict[str, float]
+) -> None:
     """Small tensors lie in a row that is long enough for counter-based noise, in a network of 560,000."""
     sizes = (40_000, 40_000, 40_000, 40_000, 400_000)
     weights = [nn.Parameter(torch.zeros(size)) for size in sizes]
-    opt = ProximalScore(weights, 1000, compiled=False, init_sd=0.1)
+    opt = OPTIMIZERS[shell](weights, 1000, compiled=False, **options)
     drawn = []
     with opt.sample():
         drawn = [(p.detach() / 0.1).clone() for p in weights]
@@ -229,7 +235,7 @@ def test_the_step_uses_the_noise_of_the_draw_when_a_small_tensor_has_no_gradient
             torch.testing.assert_close(part, drawn[member.number], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shell", ["proximal", "advi", "descent"])
+@pytest.mark.parametrize("shell", ["calibrated", "advi", "descent"])
 def test_a_tensor_that_comes_late_is_measured_from_its_own_first_step(shell: str) -> None:
     """Its curvature estimate, all noise here, must not be trusted as that of a tensor of many steps."""
     early, late = (nn.Parameter(torch.zeros(100)) for _ in range(2))
@@ -246,7 +252,7 @@ def test_a_tensor_that_comes_late_is_measured_from_its_own_first_step(shell: str
         if t == 49:
             assert float(opt.state[late]["statistics"][3]) == 0
             assert torch.equal(opt.state[late]["sd"], torch.full((100,), 1e-3))
-        if t == 50 and shell == "proximal":
+        if t == 50 and shell == "calibrated":
             assert float((opt.state[late]["sd"] / 1e-3 - 1).abs().max()) < 0.01
     assert float(opt.state[late]["statistics"][3]) == 10
     assert float(opt.state[early]["statistics"][3]) == 60

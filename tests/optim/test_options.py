@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -47,18 +48,22 @@ def test_every_group_has_what_the_optimizer_was_given_and_may_repeat_it(kind: st
         assert [group[name] for group in opt.param_groups] == [WHOLE[name]] * 2
 
 
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0.1), ("nats", 3.0)])
+def test_the_temperature_that_the_network_bears_is_one_for_all_groups(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} holds for the whole optimizer"):
+        optim.ProximalScore(groups(**{name: value}), 50)
+    assert optim.ProximalScore(groups(), 50, **{name: value}).param_groups[1][name] == value
+
+
+OWN = {"proximal": [("prior_scale", 0.5), ("betas", (0.8, 0.99))]}
+COMMON_TO_MOST = [("prior_sd", 0.5), ("temperature", 0.1)]
+COMMON_TO_ALL = [("lr", 0.05), ("prior_mean", 2.0), ("weight_decay", 0.1), ("compiled", False)]
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("lr", 0.05),
-        ("prior_sd", 0.5),
-        ("prior_mean", 2.0),
-        ("weight_decay", 0.1),
-        ("temperature", 0.1),
-        ("compiled", False),
-    ],
+    ("kind", "name", "value"),
+    [(kind, *option) for kind in OPTIMIZERS for option in (*COMMON_TO_ALL, *OWN.get(kind, COMMON_TO_MOST))],
 )
-@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_other_options_may_differ_between_groups(kind: str, name: str, value: Any) -> None:
     first, second = OPTIMIZERS[kind](groups(**{name: value}), 50).param_groups
     assert second[name] == value != first[name]
@@ -70,7 +75,7 @@ def test_an_unknown_option_is_named_beside_the_nearest(kind: type[BayesianOptimi
         ("learning_rate", "lr"),
         ("learning_rte", "lr"),
         ("samples", "draws"),
-        ("prior_std", "prior_sd"),
+        ("prior_std", "prior_scale" if "prior_sd" in kind.lacks else "prior_sd"),
         ("wieght_decay", "weight_decay"),
         ("temprature", "temperature"),
     ):
@@ -81,13 +86,13 @@ def test_an_unknown_option_is_named_beside_the_nearest(kind: type[BayesianOptimi
         assert str(error.value).endswith("choose from " + ", ".join(sorted(kind.options())))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not optim.ProximalScore])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not optim.CalibratedScore])
 def test_the_size_of_a_batch_is_asked_for_by_the_only_rule_that_uses_it(
     kind: type[BayesianOptimizer],
 ) -> None:
     with pytest.raises(TypeError, match=f"no option of {kind.__name__} called 'batch_size'"):
         kind(nn.Linear(2, 2).parameters(), 50, batch_size=10)
-    assert "batch_size" in optim.ProximalScore.options()
+    assert "batch_size" in optim.CalibratedScore.options()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +102,7 @@ def test_every_option_is_in_the_groups_and_there_is_one_list_of_the_shared_ones(
     assert list(CommonOptions.__annotations__) == list(COMMON)
     (group,) = kind(nn.Linear(2, 2).parameters(), 50).param_groups
     assert set(kind.options()) <= set(group)
-    assert set(COMMON) <= set(kind.options())
+    assert set(COMMON) - set(kind.options()) == set(kind.lacks)
     assert len(set(kind.options())) == len(kind.options())
 
 
@@ -124,6 +129,8 @@ def test_every_option_is_in_the_groups_and_there_is_one_list_of_the_shared_ones(
 def test_options_of_the_wrong_kind_are_named_with_what_was_given(
     kind: type[BayesianOptimizer], option: str, value: Any, error: type[Exception], message: str
 ) -> None:
+    if option in kind.lacks:
+        message = f"{kind.__name__} has no {option}: {kind.lacks[option]}"
     with pytest.raises(error, match=message):
         kind(nn.Linear(2, 2).parameters(), 50, **{option: value})
 
@@ -131,10 +138,20 @@ def test_options_of_the_wrong_kind_are_named_with_what_was_given(
 @pytest.mark.parametrize(
     ("kind", "option", "value", "error", "message"),
     [
-        (optim.ProximalScore, "momentum", 1.0, ValueError, r"momentum must lie in \[0, 1\); got 1.0"),
-        (optim.ProximalScore, "damping", 0.0, ValueError, "damping must be a positive number; got 0.0"),
-        (optim.ProximalScore, "batch_size", 0, ValueError, "batch_size must be at least 1; got 0"),
-        (optim.ProximalScore, "batch_size", 9.0, TypeError, "batch_size must be a whole number; got 9.0"),
+        (optim.ProximalScore, "betas", (0.9, 1.0), ValueError, r"betas must be two numbers in \[0, 1\); got"),
+        (optim.ProximalScore, "betas", (0.9,), ValueError, r"betas must be two numbers in \[0, 1\); got"),
+        (optim.ProximalScore, "betas", 0.9, ValueError, r"betas must be two numbers in \[0, 1\); got 0.9"),
+        (optim.ProximalScore, "betas", ("a", 0.9), ValueError, r"betas must be two numbers in \[0, 1\); got"),
+        (optim.ProximalScore, "prior_scale", 0.0, ValueError, "prior_scale must be a positive number; got 0"),
+        (optim.ProximalScore, "prior_scale", math.inf, ValueError, "prior_scale must be a positive number"),
+        (optim.ProximalScore, "nats", 0.0, ValueError, "nats must be a positive number; got 0.0"),
+        (optim.ProximalScore, "nats", math.nan, ValueError, "nats must be a positive number; got nan"),
+        (optim.ProximalScore, "init_sd", 0.1, ValueError, "ProximalScore has no init_sd: its widths start"),
+        (optim.ProximalScore, "prior_sd", 0.1, ValueError, "ProximalScore has no prior_sd: give prior_scale"),
+        (optim.CalibratedScore, "momentum", 1.0, ValueError, r"momentum must lie in \[0, 1\); got 1.0"),
+        (optim.CalibratedScore, "damping", 0.0, ValueError, "damping must be a positive number; got 0.0"),
+        (optim.CalibratedScore, "batch_size", 0, ValueError, "batch_size must be at least 1; got 0"),
+        (optim.CalibratedScore, "batch_size", 9.0, TypeError, "batch_size must be a whole number; got 9.0"),
         (optim.ProximalDescent, "optimizer", "lion", ValueError, "must be 'adam' or 'sgd'; got 'lion'"),
         (optim.ProximalDescent, "momentum", -0.1, ValueError, r"momentum must lie in \[0, 1\); got -0.1"),
         (optim.ProximalDescent, "sd_rate", 0, ValueError, "sd_rate must be a positive number; got 0"),

@@ -81,14 +81,14 @@ class ProximalScore(BayesianOptimizer):
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         betas = group["betas"]
-        if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+        if not _finite_numbers(betas, 2) or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be two numbers in [0, 1); got {betas!r}")
         positive("prior_scale", group["prior_scale"])
         positive("nats", group["nats"], infinite=True)
         network = group["network"]
-        sound = isinstance(network, tuple | list) and len(network) in (0, len(Network._fields))
-        if not sound or not all(isinstance(x, float) and math.isfinite(x) for x in network):
-            raise ValueError("the numbers of the network are not finite, or not all there")
+        sound = _finite_numbers(network, 0) or _finite_numbers(network, len(Network._fields))
+        if not sound or not (len(network) == 0 or Network(*network).is_possible()):
+            raise ValueError(f"the numbers of the network are not those of a run; got {network!r}")
 
     # -- state -------------------------------------------------------------------------------------------
 
@@ -179,6 +179,13 @@ class ProximalScore(BayesianOptimizer):
         if nats + error > 0.5 * head["nats"]:
             return f"{spent}, held at {head['nats']:g} by the temperature {tau:.2g} instead of {most:g}"
         return f"{spent}; the widths still grow, to temperature {tau:.2g} of {most:g} so far: train longer"
+
+
+def _finite_numbers(values: Any, count: int) -> bool:
+    """Whether these are so many finite numbers."""
+    if not isinstance(values, tuple | list) or len(values) != count:
+        return False
+    return all(isinstance(value, float | int) and math.isfinite(value) for value in values)
 
 
 def draw_by_width(weight: Tensor, mean: Tensor, second: Tensor, noise: Noise, *widths: Tensor) -> None:

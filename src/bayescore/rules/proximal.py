@@ -167,6 +167,11 @@ class Network(NamedTuple):
     def start(cls, temperature: float) -> Network:
         return cls(START * temperature)
 
+    def is_possible(self) -> bool:
+        """Whether these can be the numbers after a step: they may come from a damaged file."""
+        squares = (self.y, self.z, self.xx, self.quick_z)
+        return min(squares) >= 0 < min(self.tau, self.quick_tau, self.steps) and self.steps % 1 == 0
+
     def after(self, totals: Sequence[float], temperature: float, nats: float) -> Network:
         """The numbers after a step with these three totals of the terms over all tensors: (8)."""
         x, y, z = totals
