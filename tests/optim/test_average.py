@@ -107,7 +107,7 @@ def test_a_tail_of_a_constant_share_is_all_that_is_left_of_a_far_start() -> None
 @pytest.mark.parametrize(
     ("shell", "options"),
     [
-        ("proximal", {"lr": 0.05, "temperature": 1e-6}),
+        ("proximal", {"lr": 0.5, "temperature": 1e-6}),
         ("calibrated", {"lr": 0.5, "init_sd": 1e-3, "momentum": 0.0}),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 from small_networks import NETWORKS, OPTIMIZERS, train
 from torch import nn
 
-from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
 
 MLP = NETWORKS["mlp"]
@@ -26,12 +26,14 @@ def started(kind: str, num_data: int = 50, **options: Any) -> tuple[nn.Module, B
 
 @pytest.mark.parametrize("value", [1e-200, 1e-30, 1e30, pytest.param(10**400, id="1e400")])
 @pytest.mark.parametrize("name", ["prior_sd", "init_sd", "temperature", "lr", "weight_decay"])
-@pytest.mark.parametrize("kind", [ADVI, BaM, PairedBaM, ProximalDescent, ProximalScore, SGLD])
+@pytest.mark.parametrize(
+    "kind", [ADVI, BaM, PairedBaM, ProximalDescent, CalibratedScore, ProximalScore, SGLD]
+)
 def test_options_whose_squares_are_no_float32_numbers_are_refused(
     kind: type[BayesianOptimizer], name: str, value: float
 ) -> None:
-    if kind is SGLD and name == "init_sd":
-        name = "prior_sd"  # it has no init_sd
+    if name in kind.lacks:
+        name = {SGLD: "prior_sd", ProximalScore: "prior_scale" if name == "prior_sd" else "nats"}[kind]
     with pytest.raises(
         ValueError, match=rf"{name} must be a positive number between 1e-18 and 1e\+18.*; got"
     ):
@@ -61,7 +63,8 @@ def test_prior_means_that_are_not_finite_are_refused() -> None:
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_the_ends_of_the_range_train_or_are_noticed(kind: str) -> None:
     """Whatever the options, the weights are finite, or the sentence names what to lower."""
-    for name in ("prior_sd", "init_sd", "temperature", "lr"):
+    widths = ("prior_scale", "nats") if kind == "proximal" else ("prior_sd", "init_sd")
+    for name in (*widths, "temperature", "lr"):
         if (kind.endswith("sgld") and name == "init_sd") or (kind == "psgld" and name == "lr"):
             continue
         for value in (1e-18, 1e18):
@@ -79,14 +82,15 @@ def test_the_ends_of_the_range_train_or_are_noticed(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("proximal", {"temperature": 1e6}),
-        ("proximal", {"lr": 1e9}),
+        ("proximal", {"lr": 1e18, "weight_decay": 0.0}),
+        ("calibrated", {"temperature": 1e6}),
+        ("calibrated", {"lr": 1e9}),
         ("descent", {"lr": 1e9}),
         ("advi", {"lr": 1e9}),
         ("sgld", {"temperature": 1e6}),
         ("sgld", {"lr": 1e9}),
         ("psgld", {"temperature": 1e6}),
-        ("proximal", {"init_sd": 1e17}),
+        ("calibrated", {"init_sd": 1e17}),
         ("published-bam", {"init_sd": 1e17}),
     ],
 )
@@ -114,9 +118,16 @@ def test_a_spoilt_state_is_neither_saved_nor_made_a_posterior(kind: str) -> None
     opt.posterior(model)
 
 
-def test_weights_that_overflow_in_half_precision_are_noticed() -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("proximal", {"lr": 3e4, "weight_decay": 0.0}),
+        ("calibrated", {"lr": 1e4, "momentum": 0.0, "prior_sd": 1e6, "init_sd": 1e-3}),
+    ],
+)
+def test_weights_that_overflow_in_half_precision_are_noticed(kind: str, options: dict[str, float]) -> None:
     model = nn.Linear(2, 1, bias=False).half()
-    opt = ProximalScore(model.parameters(), 50, lr=1e4, momentum=0.0, prior_sd=1e6, init_sd=1e-3)
+    opt = OPTIMIZERS[kind](model.parameters(), 50, **options)
     with pytest.raises(FloatingPointError, match=LOST):  # noqa: PT012
         for _ in range(5):
             with opt.sample():

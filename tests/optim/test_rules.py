@@ -26,6 +26,7 @@ from bayescore.rules.ridge import ridge_step
 from bayescore.targets import ScoreFunction
 
 DIM, SEED = 7, 11
+OPTIONS = {name: make([torch.nn.Parameter(torch.zeros(1))], 1).options() for name, make in OPTIMIZERS.items()}
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
@@ -204,7 +205,7 @@ def trained(
     sd, and compiled and eager draws differ in that digit.
     """
     p = torch.nn.Parameter(0.1 * numbers(LARGE_TENSOR + 1000, seed=0).to(dtype))
-    if "sgld" not in shell:
+    if "init_sd" in OPTIONS[shell]:
         options.setdefault("init_sd", 0.05)
     opt = OPTIMIZERS[shell]([p], 50, prior_mean=0.1, **options)
     for _ in range(3):

@@ -12,7 +12,7 @@ import torch
 from small_networks import NETWORKS, OPTIMIZERS, same_state, train
 from torch import nn
 
-from bayescore.optim import ADVI, SGLD, BaM, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
 
 MLP = NETWORKS["mlp"]
 
@@ -213,7 +213,10 @@ def test_the_posterior_of_another_model_is_refused() -> None:
         (lambda p: ProximalScore(p, 0), "num_data"),
         (lambda p: ProximalScore(p, 10, temperature=0.0), "temperature"),
         (lambda p: ProximalDescent(p, 10, optimizer="newton"), "optimizer"),
-        (lambda p: ProximalScore(p, 10, momentum=1.0), "momentum"),
+        (lambda p: CalibratedScore(p, 10, momentum=1.0), "momentum"),
+        (lambda p: ProximalScore(p, 10, betas=(1.0, 0.9)), "betas"),
+        (lambda p: ProximalScore(p, 10, nats=-0.1), "nats"),
+        (lambda p: ProximalScore(p, 10, prior_scale=0.0), "prior_scale"),
         (lambda p: ProximalScore(p, 10, prior_mean="pretrained"), "prior_mean"),
         (lambda p: ProximalScore(p, 10, prior_mean={}), "named_parameters"),
         (lambda p: ADVI(p, 10, prior_sd=-1.0), "prior_sd"),

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bayescore.optim import ADVI, SGLD, PairedBaM, ProximalScore
+from bayescore.posteriors.gaussian import GaussianPosterior
 
 MLP = NETWORKS["mlp"]
 
@@ -101,16 +102,21 @@ def test_a_closure_is_the_same_as_blocks(shell: str) -> None:
     assert same_state(opt, other)
 
 
-def test_more_data_at_a_higher_temperature_is_the_same_posterior() -> None:
+@pytest.mark.parametrize("shell", ["calibrated", "proximal"])
+def test_more_data_at_a_higher_temperature_is_the_same_posterior(shell: str) -> None:
+    """The temperature of ProximalScore is that of its prior too, which must be as much narrower."""
     runs = []
     for data, temperature in ((100, 1.0), (1000, 10.0)):
+        options = {"prior_scale": 0.3 * temperature**-0.5} if shell == "proximal" else {}
         model = MLP.module(torch.float64)
-        opt = ProximalScore(model.parameters(), data, temperature=temperature)
-        train(opt, MLP, model, 3, dtype=torch.float64)
-        runs.append(opt)
-    for a, b in zip(runs[0].state.values(), runs[1].state.values(), strict=True):
-        torch.testing.assert_close(a["mean"], b["mean"], rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(a["sd"], b["sd"], rtol=1e-9, atol=1e-12)
+        opt = OPTIMIZERS[shell](model.parameters(), data, temperature=temperature, **options)
+        train(opt, MLP, model, 30, dtype=torch.float64)
+        posterior = opt.posterior(model)
+        assert isinstance(posterior, GaussianPosterior)
+        runs.append(posterior)
+    for name in runs[0].mean:
+        torch.testing.assert_close(runs[0].mean[name], runs[1].mean[name], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(runs[0].sd[name], runs[1].sd[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("shell", OPTIMIZERS)
@@ -193,12 +199,12 @@ def test_schedulers_drive_the_learning_rate() -> None:
     assert opt.param_groups[0]["lr"] == 0.05
 
 
-@pytest.mark.parametrize("shell", ["proximal", "descent", "advi", "bam"])
+@pytest.mark.parametrize("shell", ["calibrated", "descent", "advi", "bam"])
 def test_without_data_the_posterior_is_pulled_to_the_prior(shell: str) -> None:
     """With a zero loss the score is the prior's alone: means move to the prior mean, sds towards its sd."""
     p = torch.nn.Parameter(torch.full((5,), 1.0))
     own = {
-        "proximal": {"lr": 0.5, "damping": 10.0},
+        "calibrated": {"lr": 0.5, "damping": 10.0},
         "descent": {"lr": 0.01, "sd_rate": 1.0},
         "advi": {"lr": 0.02},
         "bam": {"lr": 0.5, "damping": 10.0},
@@ -211,6 +217,21 @@ def test_without_data_the_posterior_is_pulled_to_the_prior(shell: str) -> None:
         opt.step()
     torch.testing.assert_close(p.detach(), torch.full((5,), 2.0), rtol=0.03, atol=0)
     torch.testing.assert_close(opt.state[p]["sd"], torch.full((5,), 0.5), rtol=0.2, atol=0)
+
+
+def test_without_data_the_widths_are_the_priors_and_the_decay_moves_the_mean() -> None:
+    """Of ProximalScore, whose prior is about the widths, and whose decay is about the mean."""
+    p = torch.nn.Parameter(torch.tensor([[3.0, -4.0]]))
+    model = nn.ParameterDict({"p": p})
+    opt = ProximalScore([p], 10, lr=0.05, prior_mean=2.0, prior_scale=0.2, weight_decay=1.0)
+    for _ in range(300):
+        with opt.sample():
+            p.grad = torch.zeros_like(p)
+        opt.step()
+    torch.testing.assert_close(p.detach(), torch.full((1, 2), 2.0), rtol=1e-4, atol=0)
+    sd = opt.posterior(model).sd["p"]  # type: ignore[attr-defined]
+    torch.testing.assert_close(sd, torch.full((1, 2), 0.2 * 12.5**0.5), rtol=1e-4, atol=0)
+    assert "at temperature 1" in opt.status
 
 
 def test_prior_means_come_from_a_state_dict_and_are_zero_where_it_is_silent() -> None:

@@ -28,7 +28,7 @@ from bayescore.inference.fitting import fit
 from bayescore.methods import Method
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.rng import Streams
-from bayescore.rules import advi, inner, proximal
+from bayescore.rules import advi, calibrated, inner, proximal
 from bayescore.rules import bam as bam_rules
 from bayescore.rules.adam import adam_moments
 from bayescore.targets import ScoreFunction
@@ -95,7 +95,8 @@ def network_path(opt: BayesianOptimizer, noise: list[Tensor], cosine: bool) -> T
                 p.grad = -c * score(p.detach())
         opt.step()
         scheduler.step()
-        path.append((opt.state[p]["mean"].double().clone(), opt.state[p]["sd"].double().clone()))
+        (member,) = opt._members()
+        path.append((opt.state[p]["mean"].double().clone(), opt._sd(member).double()))
     return path
 
 
@@ -116,12 +117,22 @@ class Twins:
     lr: Callable[[float], float] | None = None
 
 
+FLAT = {"init_sd": SD, "prior_sd": math.inf}
 PAIRS = {
     "proximal": Twins(
         methods.ProximalScore,
         optim.ProximalScore,
         "proximal_step",
         proximal,
+        both={"lr": 0.1},  # so that the widths, which start from nothing, show in a few steps
+        network={"prior_scale": 1e18, "weight_decay": 0.0, "nats": math.inf},
+    ),
+    "calibrated": Twins(
+        methods.CalibratedScore,
+        optim.CalibratedScore,
+        "calibrated_step",
+        calibrated,
+        network=FLAT,
         lr=lambda c: 0.1 / c,  # 0.1 is the default of both; SGD's rate is that of the mean loss
     ),
     "descent": Twins(
@@ -130,7 +141,7 @@ PAIRS = {
         "inner_steps",
         inner,
         both={"lr": 0.01, "inner_steps": 20},  # N
-        network={"steps": STEPS},  # T
+        network={"steps": STEPS, **FLAT},  # T
     ),
     "advi": Twins(
         methods.ADVI,
@@ -138,8 +149,17 @@ PAIRS = {
         "advi_step",
         advi,
         both={"lr": 0.01},
+        network=FLAT,
     ),
-    "bam": Twins(methods.PairedBaM, optim.PairedBaM, "paired_step", bam_rules, draws=(2, 4), cosine=False),
+    "bam": Twins(
+        methods.PairedBaM,
+        optim.PairedBaM,
+        "paired_step",
+        bam_rules,
+        draws=(2, 4),
+        cosine=False,
+        network=FLAT,
+    ),
     "published-bam": Twins(
         methods.BaM,
         optim.BaM,
@@ -148,7 +168,7 @@ PAIRS = {
         draws=(2, 3),
         cosine=False,
         functional={"regularisation": 0.2},  # the functional default depends on D
-        network={"lr": 0.2},
+        network={"lr": 0.2, **FLAT},
     ),
 }
 CASES = [(name, draws) for name, twins in PAIRS.items() for draws in twins.draws]
@@ -170,7 +190,7 @@ def optimizer_of(twins: Twins, draws: int, dtype: torch.dtype, data: int, temper
     if temperature != 1.0:
         options["temperature"] = temperature
     p = torch.nn.Parameter(numbers(3).to(dtype))
-    return twins.optimizer([p], data, init_sd=SD, prior_sd=math.inf, **options)
+    return twins.optimizer([p], data, **options)
 
 
 def agree(found: Trajectory, expected: Trajectory, tolerance: float) -> None:
@@ -198,12 +218,25 @@ def test_the_network_takes_the_steps_of_the_functional_method(
         monkeypatch.setattr("bayescore.optim.engine.SMALL", DIM)
     if name == "advi" and data > 1:  # the one number with units: 1e-8 beside a gradient of the mean loss
         monkeypatch.setattr("bayescore.rules.advi.adam_moments", lambda *moments: adam_moments(*moments, 0.0))
+    if name == "proximal" and data > 1:
+        monkeypatch.setattr(proximal, "EPSILON", 0.0)
     twins = PAIRS[name]
     expected, noise = functional_path(method_of(twins, draws), dtype)
     assert not torch.allclose(expected[-1][0], expected[0][0], atol=1e-3)
     assert not torch.allclose(expected[-1][1], torch.full((DIM,), SD, dtype=torch.float64), rtol=1e-4)
     opt = optimizer_of(twins, draws, dtype, data, temperature)
+    if name == "proximal":
+        change_units(monkeypatch, temperature / data)
     agree(network_path(opt, noise, twins.cosine), expected, TOLERANCE[dtype])
+
+
+def change_units(monkeypatch: pytest.MonkeyPatch, c: float) -> None:
+    """Give the numbers with units of rules/proximal.py those of a mean loss that is c times another.
+
+    A cost has the units of the loss; a slope rho is a curvature over a squared gradient.
+    """
+    for name, power in (("HALF", 1), ("USUAL", -1), ("LEAST", -1)):
+        monkeypatch.setattr(proximal, name, getattr(proximal, name) * c**power)
 
 
 @pytest.mark.parametrize("name", PAIRS)

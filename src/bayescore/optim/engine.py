@@ -153,7 +153,7 @@ class Bucket:
         return [part.view(m.weight.shape) for part, m in zip(parts, self.members, strict=True)]
 
     def spread(self, rows: Tensor | Sequence[Sequence[float]]) -> tuple[Tensor, ...]:
-        """Columns of a table with a row per member, as one tensor each: a number per weight, or for all weights."""
+        """The columns of a table with a row per member: each has a number per weight, or one for all."""
         if not isinstance(rows, Tensor):
             same = all(row == rows[0] for row in rows[1:])
             rows = torch.tensor(rows[:1] if same else rows, dtype=self.like.dtype, device=self.like.device)

@@ -1,8 +1,8 @@
 """ProximalScore for networks: score matching with a proximal term as a drop-in for AdamW.
 
 The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's and
-the mean. The numbers of a tensor (`Slopes`) are its state "statistics", in float64; those of the whole network
-(`Network`) are in every parameter group, as "network".
+the mean. The numbers of a tensor (`Slopes`) are its state "statistics", in float64; those of the whole
+network (`Network`) are in every parameter group, as "network".
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ __all__ = ["Network", "ProximalOptions", "Slopes", "proximal_step", "width"]
 MEMORY = 0.99  # of the sums (5)
 QUICK = 0.98  # of the cost (8)
 USUAL = 32.0  # centre of the prior of the network's slope
+LEAST = 1.0  # of the network's slope: that of batches of one
 LEAST_SHARE = 0.1  # of the network's slope, that a tensor's has at least
 RISE, FALL = 0.05, 0.1  # largest relative change of tau in a step
 START = 1e-4  # of tau, relative to the temperature
@@ -197,7 +198,7 @@ class Network(NamedTuple):
         """r of (9)."""
         weight = _weight(self.steps, MEMORY)
         pooled = _shrunk(self.x / weight, self.y / weight, self.z / weight, weight / (1 - MEMORY), USUAL)
-        return max(pooled, 1.0)
+        return max(pooled, LEAST)
 
     def inflation(self) -> float:
         """Q (10)."""
