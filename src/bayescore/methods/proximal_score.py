@@ -95,7 +95,13 @@ class ProximalScore(Method):
         self, slopes: list[Slopes], networks: list[Network], lr: float, like: Tensor
     ) -> tuple[Tensor, ...]:
         pairs = zip(slopes, networks, strict=True)
-        return _columns([one.width_options(network, 1.0, lr, self.betas[1]) for one, network in pairs], like)
+        return _columns(
+            [
+                one.width_options(network.slope(), network.tau, 1.0, lr, self.betas[1])
+                for one, network in pairs
+            ],
+            like,
+        )
 
     def init(self, family: Family, steps: int) -> ProximalScoreState:
         assert isinstance(family, DiagonalGaussian)

@@ -73,7 +73,7 @@ from bayescore.optim.gradients import (
     version,
     warn_foreign,
 )
-from bayescore.optim.noise import Noise, counter_key, generator_normal, stream_name, uses_counter
+from bayescore.optim.noise import Noise, counter_key, generator_normal, stream_names, uses_counter
 from bayescore.optim.options import (
     COMMON,
     COUNTERS,
@@ -397,7 +397,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if bucket.noise is not None and bucket.noise[0] == key:
             return bucket.noise[1]
         pair, sign = draw // 2, 1.0 - 2.0 * (draw % 2)
-        names = [stream_name(seed, step, pair, m.number) for m in bucket.members]
+        names = stream_names((seed, step, pair), [m.number for m in bucket.members])
         if bucket.is_large and uses_counter(self._size, like.numel()):
             return counter_key(like, names[0], sign)
         if like.device not in self._generators:
@@ -457,11 +457,10 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _write_draw(self, bucket: Bucket) -> None:
         whole = bucket.whole
-        theta = torch.empty_like(bucket.flat["mean"]) if whole is None else whole
+        theta = bucket.scratch if whole is None else whole
         self._draw(bucket, theta, self.noise(bucket, bucket.group["taken"]))
         if whole is None:
-            for member, part in zip(bucket.members, bucket.split(theta), strict=True):
-                member.weight.copy_(part)
+            torch._foreach_copy_(bucket.weights, bucket.scratch_parts)
 
     def _draw(self, bucket: Bucket, theta: Tensor, noise: Noise) -> None:
         """Write a draw of a bucket's weights into a flat tensor."""
@@ -484,8 +483,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._open = False
 
     def _write_mean(self, bucket: Bucket) -> None:
-        for member in bucket.members:
-            member.weight.copy_(member.state["mean"])
+        torch._foreach_copy_(bucket.weights, [member.state["mean"] for member in bucket.members])
         self._note_versions(bucket)
 
     def _note_versions(self, bucket: Bucket) -> None:
@@ -524,8 +522,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if not reached:
             raise RuntimeError(GONE)
         for bucket in self._gathered(reached):
-            g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
-            self._collect(bucket, g, self.noise(bucket, draw))
+            self._collect(bucket, self._gradient(bucket), self.noise(bucket, draw))
             for member in bucket.members:
                 member.weight.grad = None
         self._count("collected", 1)
@@ -598,26 +595,34 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if not any(m.weight.grad is not None for m in members):
             raise RuntimeError(GONE)
         scale = gradient_scale(self, draws)
-        parts = [m.weight.grad for m in members if m.weight.grad is not None]
-        parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
+        if draws == 1:
+            parts = [self._gradient(bucket) for bucket in self._gathered(members)]
+        else:
+            parts = [m.weight.grad for m in members if m.weight.grad is not None]
+            parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
         if scale is None or not finite(parts):
             self._skip()
             return False
         if draws > 1:
             self._collect_last()
-        if is_steep(self.param_groups, members, list(self._members()), draws * scale, self._stride):
+        watched = any(group["updates"] < group["steep_watch"] for group in self.param_groups)
+        if watched and is_steep(
+            self.param_groups, members, list(self._members()), draws * scale, self._stride
+        ):
             return False
         self._count("updates", 1)
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
-        for bucket in self._gathered(members):
-            self._update(bucket, self._seen(bucket, draws, scale))
+        for i, bucket in enumerate(self._gathered(members)):
+            self._update(bucket, self._seen(bucket, draws, scale, parts[i]))
             self._finish_bucket(bucket)
         torch.clear_autocast_cache()
         return True
 
-    def _seen(self, bucket: Bucket, draws: int, scale: float) -> Seen:
+    def _gradient(self, bucket: Bucket) -> Tensor:
+        return bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
+
+    def _seen(self, bucket: Bucket, draws: int, scale: float, g: Tensor) -> Seen:
         if draws == 1:
-            g = bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
             return Seen(g if scale == 1.0 else g / scale, self._present_noise(bucket), 1)
         for key in [k for k in bucket.flat if k.startswith("sum_") and "g" in k]:
             bucket.flat[key].div_(scale ** key.count("g"))

@@ -91,6 +91,10 @@ class Bucket:
         self.rows: list[Any] = [] if self.statistics is None else self.statistics.tolist()
         self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
         self.whole_lengths = torch.tensor(self.sizes, device=self.like.device)
+        self._owners: Tensor | None = None  # the member of every weight
+        self._scratch: Tensor | None = None
+        #: the module's own tensors
+        self.weights = [m.weight.detach() for m in self.members]
         #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
         self.noise: tuple[Any, Tensor] | None = None
         #: what the sds of a step are computed from, if they are not kept, as (number of the step, tensors)
@@ -159,8 +163,10 @@ class Bucket:
             rows = torch.tensor(rows[:1] if same else rows, dtype=self.like.dtype, device=self.like.device)
         if len(rows) == 1:
             return rows[0].unbind()
-        columns = rows.t().contiguous()
-        return columns.repeat_interleave(self.whole_lengths, 1, output_size=sum(self.sizes)).unbind()
+        if self._owners is None:
+            numbers = torch.arange(len(self.sizes), device=self.like.device)
+            self._owners = numbers.repeat_interleave(self.whole_lengths)
+        return rows.t().contiguous().index_select(1, self._owners).unbind()
 
     def write_rows(self) -> None:
         """Write the statistics that were computed as numbers back into the members' state."""
@@ -169,8 +175,16 @@ class Bucket:
 
     def gathered(self, tensors: Iterable[Tensor]) -> Tensor:
         """The members' tensors as one flat tensor in the state's dtype."""
-        parts = [t.to(self.like.dtype).reshape(-1) for t in tensors]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        parts = [t.reshape(-1) for t in tensors]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.like.dtype)
+
+    @property
+    def scratch(self) -> Tensor:
+        """A flat tensor for the draw of several members."""
+        if self._scratch is None:
+            self._scratch = torch.empty_like(self.like)
+            self.scratch_parts = self.split(self._scratch)
+        return self._scratch
 
     def zeros(self, *keys: str) -> list[Tensor]:
         """This step's running sums of these names as flat tensors, created as zeros."""

@@ -55,7 +55,7 @@ def finite(parts: Sequence[Tensor]) -> bool:
     for part in parts:
         if part.numel():
             extremes.setdefault((part.dtype, part.device), []).extend(part.aminmax())
-    return all(bool((torch.stack(found).abs() < LARGEST).all()) for found in extremes.values())
+    return all(abs(x) < LARGEST for found in extremes.values() for x in torch.stack(found).tolist())
 
 
 def gradient_scale(optimizer: torch.optim.Optimizer, draws: int) -> float | None:

@@ -28,6 +28,8 @@ length of a slice.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +45,7 @@ __all__ = [
     "generator_normal",
     "numbers",
     "stream_name",
+    "stream_names",
     "uses_counter",
 ]
 
@@ -51,6 +54,7 @@ LARGE_NETWORK = 500_000
 #: smallest number of weights of a tensor in such a network that has a compiled update and counter-based noise
 LARGE_TENSOR = 1 << 16
 MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 
 
 class CounterKey(NamedTuple):
@@ -67,13 +71,20 @@ Noise = Tensor | CounterKey
 
 def stream_name(*numbers: int) -> int:
     """A 63-bit number that depends on every one of `numbers` and their order."""
-    state = 0x9E3779B97F4A7C15
-    for number in numbers:
-        state = (state + (number & MASK) + 0x9E3779B97F4A7C15) & MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
-        state ^= state >> 31
-    return state >> 1
+    return functools.reduce(_mixed_in, numbers, GOLDEN) >> 1
+
+
+def stream_names(numbers: Sequence[int], last: Iterable[int]) -> list[int]:
+    """`stream_name(*numbers, one)` for every one of `last`."""
+    state = functools.reduce(_mixed_in, numbers, GOLDEN)
+    return [_mixed_in(state, one) >> 1 for one in last]
+
+
+def _mixed_in(state: int, number: int) -> int:
+    state = (state + (number & MASK) + GOLDEN) & MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
+    return state ^ (state >> 31)
 
 
 def uses_counter(network: int, tensor: int) -> bool:

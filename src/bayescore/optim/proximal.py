@@ -8,6 +8,7 @@ network (`Network`) are in every parameter group, as "network".
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -114,22 +115,23 @@ class ProximalScore(BayesianOptimizer):
         head = self._head
         return Network(*head["network"]) if head["network"] else Network.start(head["temperature"])
 
-    def _width_options(self, slopes: Slopes, group: dict[str, Any], network: Network) -> tuple[float, ...]:
-        return slopes.width_options(network, group["num_data"], self._rate(group), group["betas"][1])
+    def _width_rows(self, rows: Sequence[Sequence[float]], group: dict[str, Any]) -> list[tuple[float, ...]]:
+        """The first three of `ProximalOptions`, from the numbers of tensors of a group."""
+        network, lr, b2 = self._network, self._rate(group), group["betas"][1]
+        pooled, tau, N = network.slope(), network.tau, group["num_data"]
+        return [Slopes(*row).width_options(pooled, tau, N, lr, b2) for row in rows]
 
     def _widths(self, bucket: Bucket) -> tuple[Tensor, ...]:
-        """The first three of `ProximalOptions`, the same for all draws of a step and its update."""
-        number, group = bucket.group["step"], bucket.group
+        """The same per weight, for all draws of a step and its update."""
+        number = bucket.group["step"]
         if bucket.widths is None or bucket.widths[0] != number:
-            network = self._network
-            rows = [self._width_options(Slopes(*row), group, network) for row in bucket.rows]
-            bucket.widths = (number, bucket.spread(rows))
+            bucket.widths = (number, bucket.spread(self._width_rows(bucket.rows, bucket.group)))
         return bucket.widths[1]
 
     def _sd(self, member: Member) -> Tensor:
-        slopes, second = Slopes(*member.state["statistics"].tolist()), member.state["second"]
-        options = second.new_tensor(self._width_options(slopes, member.group, self._network))
-        return width(None, second, ProximalOptions(*options, *[None] * 6))
+        second = member.state["second"]
+        (row,) = self._width_rows([member.state["statistics"].tolist()], member.group)
+        return width(None, second, ProximalOptions(*second.new_tensor(row), *[None] * 6))
 
     # -- draws and updates -------------------------------------------------------------------------------
 
@@ -140,9 +142,9 @@ class ProximalScore(BayesianOptimizer):
     def _update(self, bucket: Bucket, seen: Seen) -> None:
         group, lr = bucket.group, self._rate(bucket.group)
         b1, b2 = group["betas"]
-        of_group = self._numbers(bucket, 1 - b1, b2, (1 - b2) / self._network.inflation())
-        of_tensors = bucket.spread([Slopes(*row).adam_options(lr, (b1, b2)) for row in bucket.rows])
-        o = ProximalOptions(*self._widths(bucket), *of_group, *of_tensors)
+        of_group = (1 - b1, b2, (1 - b2) / self._network.inflation())
+        of_tensors = [(*of_group, *Slopes(*row).adam_options(lr, (b1, b2))) for row in bucket.rows]
+        o = ProximalOptions(*self._widths(bucket), *bucket.spread(of_tensors))
         totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o, width)
         self._totals.append((bucket, totals))
 

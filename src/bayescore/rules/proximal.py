@@ -130,8 +130,15 @@ class Slopes(NamedTuple):
 
     def after(self, totals: Sequence[float], lr: float) -> Slopes:
         """The numbers after a step with these three totals of the terms."""
-        x, y, z = (_towards(old, new, MEMORY) for old, new in zip(self[:3], totals, strict=True))
-        return Slopes(x, y, z, self.steps + 1, self.scale, self.path + lr)
+        x, y, z = totals
+        return Slopes(
+            MEMORY * self.x + (1 - MEMORY) * x,
+            MEMORY * self.y + (1 - MEMORY) * y,
+            MEMORY * self.z + (1 - MEMORY) * z,
+            self.steps + 1,
+            self.scale,
+            self.path + lr,
+        )
 
     def rho(self, pooled: float) -> float:
         """rho (9), given the network's."""
@@ -139,11 +146,13 @@ class Slopes(NamedTuple):
         found = _shrunk(self.x / weight, self.y / weight, self.z / weight, weight / (1 - MEMORY), pooled)
         return max(found, LEAST_SHARE * pooled)
 
-    def width_options(self, network: Network, N: float, lr: float, b2: float) -> tuple[float, float, float]:
-        """The first three of `ProximalOptions`; lr is that of the coming step."""
+    def width_options(
+        self, pooled: float, tau: float, N: float, lr: float, b2: float
+    ) -> tuple[float, float, float]:
+        """The first three of `ProximalOptions`, given r of (9); lr is that of the coming step."""
         unbiased = 1 / (1 - b2**self.steps) if self.steps else 0.0
-        slope = self.rho(network.slope()) * unbiased * N / network.tau
-        return slope, 1 / (self.scale**2 * network.tau), max(REACH * (self.path or lr), SMALLEST)
+        slope = self.rho(pooled) * unbiased * N / tau
+        return slope, 1 / (self.scale**2 * tau), max(REACH * (self.path or lr), SMALLEST)
 
     def adam_options(self, lr: float, betas: tuple[float, float]) -> tuple[float, float, float]:
         """The last three of `ProximalOptions`."""
