@@ -206,6 +206,7 @@ RUNS: dict[str, tuple[bs.methods.Method, str]] = {
     "descent reset": (bs.methods.ProximalDescent(inner_steps=2, reset=True), "full"),
     "ridge": (bs.methods.ProximalRidge(), "diagonal"),
     "proximal score diagonal": (bs.methods.ProximalScore(), "diagonal"),
+    "calibrated score diagonal": (bs.methods.CalibratedScore(), "diagonal"),
     "advi full": (bs.methods.ADVI(), "full"),
     "advi stick": (bs.methods.ADVI(stick=True, draws=2), "diagonal"),
     "advi gumbel": (bs.methods.ADVI(), "mixture"),

@@ -182,7 +182,10 @@ def test_any_header_is_refused_by_a_sentence_or_read_as_it_is(run: str, tmp_path
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("run", ["descent full", "bam full", "advi diagonal", "proximal score diagonal"])
+@pytest.mark.parametrize(
+    "run",
+    ["descent full", "bam full", "advi diagonal", "proximal score diagonal", "calibrated score diagonal"],
+)
 def test_a_state_that_is_not_finite_is_refused_unless_the_fit_says_that_it_diverged(
     run: str, number: float, tmp_path: Path
 ) -> None:

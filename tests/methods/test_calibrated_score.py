@@ -10,7 +10,7 @@ from bayescore.families import DiagonalGaussian
 from bayescore.methods import CalibratedScore
 from bayescore.rng import Streams
 from bayescore.rules import Draws
-from bayescore.rules.calibrated import ProximalOptions, calibrated_step, step_options, trust
+from bayescore.rules.calibrated import CalibratedOptions, calibrated_step, step_options, trust
 from bayescore.rules.curvature import follow
 from bayescore.targets import Gaussian, NoisyScore
 from cases import EVERY, Exact, family, first_draws, normal, one_step, same_run, walk, z_score
@@ -44,7 +44,7 @@ def test_steps_are_those_of_the_rule_with_all_coordinates_as_one_tensor() -> Non
         draws = Draws.of_scores(eps, target.score(mean + sd * eps))
         lr = 0.1 * 0.5 * (1 + float(torch.tensor(torch.pi * t / T).double().cos()))
         of_tensor = trust(statistics, size, 500.0, squares=False)[:, 0]
-        o = ProximalOptions(*step_options(t + 1, lr, start, 1.0, torch.inf, 0.9, None), *of_tensor)
+        o = CalibratedOptions(*step_options(t + 1, lr, start, 1.0, torch.inf, 0.9, None), *of_tensor)
         (mean, sd, momentum), terms = calibrated_step(mean, sd, momentum, 0.0, draws, o)
         follow(statistics, torch.stack([term.sum() for term in terms])[None], size)
         after = walk(CalibratedScore(draws=S), q, target, steps=t + 1, horizon=T)[0]

@@ -60,15 +60,21 @@ def test_prior_means_that_are_not_finite_are_refused() -> None:
         opt.state_dict()
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_the_ends_of_the_range_train_or_are_noticed(kind: str) -> None:
+def test_the_ends_of_the_range_train_or_are_noticed(
+    kind: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the options, the weights are finite, or the sentence names what to lower."""
+    if large:  # the noise is computed from the draw, theta - mean over sd
+        monkeypatch.setattr("bayescore.optim.engine.SMALL", 0)
     widths = ("prior_scale", "nats") if kind == "proximal" else ("prior_sd", "init_sd")
     for name in (*widths, "temperature", "lr"):
         if (kind.endswith("sgld") and name == "init_sd") or (kind == "psgld" and name == "lr"):
             continue
         for value in (1e-18, 1e18):
-            model, opt = started(kind, **{name: value})
+            decay = {"weight_decay": 0.0} if kind == "proximal" else {}  # lr * 0.01 must be below 1
+            model, opt = started(kind, **{name: value}, **decay)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # a gradient may overflow before the state
                 try:

@@ -219,7 +219,7 @@ def trained(
 def same(one: BayesianOptimizer, two: BayesianOptimizer) -> None:
     for a, b in zip(one.state.values(), two.state.values(), strict=True):
         for key in a:
-            tolerance = TOLERANCE[a[key].dtype]  # beside an element near 0, that of the tensor's size
+            tolerance = TOLERANCE[a["mean"].dtype]  # beside an element near 0, that of the tensor's size
             size = max(1.0, float(b[key].abs().max()))
             torch.testing.assert_close(a[key], b[key], rtol=tolerance, atol=0.1 * tolerance * size)
 

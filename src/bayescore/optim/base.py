@@ -319,7 +319,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return bucket.like.new_tensor(float(value) if isinstance(value, int | float) else 0.0)
 
     def _after_update(self) -> None:
-        """Called after an update of all buckets."""
+        """Called after an update, of all buckets unless an exception has ended it."""
 
     # -- parameters and their state ----------------------------------------------------------------------
 
@@ -718,7 +718,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
             with updating_in_backward(buckets, self._update_now):
                 yield
         except BaseException:
-            if not self._updated:
+            if self._updated:
+                self._after_update()
+            else:
                 self._count("updates", -1)
             raise
 

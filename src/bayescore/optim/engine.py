@@ -83,10 +83,10 @@ class Bucket:
         self.flat: dict[str, Tensor] = {}
         for key in [key for key, value in first.items() if _is_per_weight(members[0], key, value)]:
             self._share(key, [m.state[key] for m in members])
-        self._views = [_mean_or_draw(m.state) for m in members]
         self.statistics = (
             self._table([m.state["statistics"] for m in members]) if "statistics" in first else None
         )
+        self._views = [(_mean_or_draw(m.state), m.state.get("statistics")) for m in members]
         #: the statistics as numbers, for rules that compute with them outside of kernels
         self.rows: list[Any] = [] if self.statistics is None else self.statistics.tolist()
         self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
@@ -109,9 +109,7 @@ class Bucket:
             member.state[key] = part
 
     def _table(self, rows: Sequence[Tensor]) -> Tensor:
-        if len(rows) == 1:
-            return rows[0].view(1, -1)
-        table = torch.stack(tuple(rows))
+        table = torch.stack(tuple(rows))  # a new one: other buckets of these members are current no more
         for member, row in zip(self.members, table, strict=True):
             member.state["statistics"] = row
         return table
@@ -143,7 +141,9 @@ class Bucket:
     def is_current(self) -> bool:
         """Whether the members' state is still held in this bucket's flat tensors."""
         pairs = zip(self.members, self._views, strict=True)
-        return all(_mean_or_draw(m.state) is view for m, view in pairs)
+        return all(
+            _mean_or_draw(m.state) is view and m.state.get("statistics") is row for m, (view, row) in pairs
+        )
 
     def rename(self, old: str, new: str) -> None:
         """Rename a state tensor of the only member: the mean becomes a kept draw, or the reverse."""

@@ -106,7 +106,8 @@ class ProximalScore(BayesianOptimizer):
         if mean.dim() < 2:
             before = [p for p in member.group["params"][: member.position] if p.dim() > 1 and p.numel()]
             matrix = before[-1].detach() if before else mean
-        found = float(torch.linalg.vector_norm(matrix.float())) / math.sqrt(matrix.numel())
+        wide = torch.promote_types(matrix.dtype, torch.float32)
+        found = float(torch.linalg.vector_norm(matrix, dtype=wide)) / math.sqrt(matrix.numel())
         return found if found > LEAST_SCALE else (matrix[0].numel() if matrix.dim() > 1 else 1.0) ** -0.5
 
     @property

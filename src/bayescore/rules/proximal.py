@@ -82,7 +82,7 @@ RISE, FALL = 0.05, 0.1  # largest relative change of tau in a step
 START = 1e-4  # of tau, relative to the temperature
 REACH = 0.1  # largest sd, relative to the sum of the rates so far
 MOST_SWOLLEN, HALF = 3.0, 0.002  # of (10)
-SMALLEST = 1e-20  # least sd: stands for none, and can be divided by
+SMALLEST = 1e-18  # least sd: stands for none, and float32 can divide by it and square its inverse
 TINY = 1e-30
 
 
@@ -151,8 +151,9 @@ class Slopes(NamedTuple):
     ) -> tuple[float, float, float]:
         """The first three of `ProximalOptions`, given r of (9); lr is that of the coming step."""
         unbiased = 1 / (1 - b2**self.steps) if self.steps else 0.0
-        slope = self.rho(pooled) * unbiased * N / tau
-        return slope, 1 / (self.scale**2 * tau), max(REACH * (self.path or lr), SMALLEST)
+        slope, prior = self.rho(pooled) * unbiased * N / tau, 1 / (self.scale**2 * tau)
+        most = SMALLEST**-2.0
+        return min(slope, most), min(prior, most), max(REACH * (self.path or lr), SMALLEST)
 
     def adam_options(self, lr: float, betas: tuple[float, float]) -> tuple[float, float, float]:
         """The last three of `ProximalOptions`."""
