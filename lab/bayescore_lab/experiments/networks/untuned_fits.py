@@ -42,6 +42,7 @@ from bayescore_lab.experiments.networks.untuned_networks import (
     adapted_network,
     lenet5,
 )
+from bayescore_lab.experiments.networks.untuned_pretrained import BACKBONES, MiniLM, pets_network, sentences
 from bayescore_lab.experiments.networks.untuned_tasks import TASKS
 
 __all__ = ["Trained", "evaluate", "execute", "lr_factor", "prepare", "regression_scores", "train"]
@@ -112,6 +113,10 @@ def prepare(task: str, split_seed: int, seed: int, whole: bool = False) -> tuple
         if task == "adapters on a frozen base":
             base, data = untuned_data.digit_halves(split_seed)
             return data, adapted_network(base)
+        if task in BACKBONES:
+            return pets_network(task, whole)
+        if task == "MiniLM Rotten Tomatoes":
+            return sentences(split_seed), MiniLM()
         if task == "GRU":
             return untuned_data.hand_movements(split_seed), LastState(2, 64, 15)
         if task == "causal transformer":
