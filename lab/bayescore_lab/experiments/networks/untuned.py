@@ -1,8 +1,8 @@
 """Network optimizers with their own defaults, on tables, images, pretrained networks and sequences.
 
 The tasks are in two halves (`untuned_tasks`): our rule is developed on one and confirmed, once, on the other.
-There is a profile for each half and for each task; the records are the same, so that a half can be run task by
-task. Two more profiles train all layers of the networks on Pets, whose first layers are frozen otherwise.
+There is a profile for each half and for each task; the records are the same, so that a half can be run task
+by task. Two more profiles train all layers of the networks on Pets, whose first layers are frozen otherwise.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def slug(name: str) -> str:
 def note(records: Records) -> str:
     """What the reader of the scores must know, with the tasks that have fewer seeds than planned."""
     text = (
-        f"Means over seeds with 95 % t intervals; {DRAWS} draws of the weights. Regressions are in units of the "
-        "targets' standard deviation. ECE of calibrated labels: what a calibrated network would have on as "
-        "many test data. Seconds of training on one thread."
+        f"Means over seeds with 95 % t intervals; {DRAWS} draws of the weights. Regressions are in units of "
+        "the targets' standard deviation. ECE of calibrated labels: what a calibrated network would have on "
+        "as many test data. Seconds of training on one thread."
     )
     planned = {task.name: task.seeds for task in TASKS}
     fewer = [

@@ -50,7 +50,7 @@ BUDGETS = {
     "LeNet-5 Fashion-MNIST": Budget(12, 128, 3, 130.0, warmup=0.05, shared_split=True),
     "EfficientNet-Lite0 Pets": Budget(4, 32, 3, 60.0, shared_split=True),
     "adapters on a frozen base": Budget(60, 32, 5, 1.0),
-    "GRU": Budget(100, 32, 5, 12.0),
+    "GRU": Budget(200, 32, 5, 20.0, ensembles=1),
     "concrete": Budget(100, 32, 20, 2.5),
     "power plant": Budget(20, 64, 20, 2.5),
     "airfoil": Budget(60, 32, 20, 2.2),

