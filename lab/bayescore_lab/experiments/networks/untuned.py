@@ -47,7 +47,7 @@ def note(records: Records) -> str:
     text = (
         f"Means over seeds with 95 % t intervals; {DRAWS} draws of the weights. Regressions are in units of "
         "the targets' standard deviation. ECE of calibrated labels: what a calibrated network would have on "
-        "as many test data. Seconds of training on one thread."
+        "as many test data. Seconds: of the processor, in training, on one thread."
     )
     planned = {task.name: task.seeds for task in TASKS}
     fewer = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -174,7 +175,8 @@ def _sheet(path: str) -> Callable[[], tuple[Floats, Floats]]:
             raise ImportError(
                 f"{place.name} is read with openpyxl, which is not installed: {EXTRA}"
             ) from None
-        rows = list(load_workbook(place, read_only=True, data_only=True).worksheets[0].values)
+        with closing(load_workbook(place, read_only=True, data_only=True)) as book:
+            rows = list(book.worksheets[0].values)
         kept = [row for row in rows[1:] if row[0] is not None]
         return _apart(np.array(kept, dtype=np.float64), -1)
 

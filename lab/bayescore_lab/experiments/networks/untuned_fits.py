@@ -170,7 +170,7 @@ def _train(config: Mapping[str, Any], data: TaskData, model: nn.Module, seed: in
     log_noise = torch.zeros((), requires_grad=True)
     noise = torch.optim.Adam([log_noise], lr=NOISE_RATE)
     holds_from = getattr(learner, "holds_from", 1.0)
-    rng, losses, begin = generator(seed, "cpu", "batches"), [], time.perf_counter()
+    rng, losses, begin = generator(seed, "cpu", "batches"), [], time.process_time()
     watched = KINDS[config["task"]] == "pretrained"
     before = _loss_of(model, data, log_noise) if watched else math.nan
     after, paused = math.nan, 0.0
@@ -189,13 +189,13 @@ def _train(config: Mapping[str, Any], data: TaskData, model: nn.Module, seed: in
                 learner.t += 1
             losses.append(float(total) / rows)
             if watched and epoch == 0:
-                mark = time.perf_counter()
+                mark = time.process_time()
                 after = _loss_after(learner, data, log_noise)
-                paused = time.perf_counter() - mark
+                paused = time.process_time() - mark
         posterior = learner.posterior()
     except FloatingPointError:  # gradients were not finite for many steps, or the state is out of range
         posterior = None
-    seconds = time.perf_counter() - begin - paused
+    seconds = time.process_time() - begin - paused
     assert posterior is None or isinstance(posterior, WeightPosterior)
     return Trained(
         posterior, log_noise.detach(), learner.t, seconds, losses, (before, after) if watched else None
