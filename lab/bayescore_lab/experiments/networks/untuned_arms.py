@@ -47,8 +47,6 @@ ARMS: dict[str, Spec] = {
 SINGLE = tuple(name for name in ARMS if name != ENSEMBLE and name not in VARIANTS)
 #: a prior around the weights that a pretrained network begins with
 CENTRED = ("advi", "ours", "proximal")
-#: what a run costs, as a multiple of AdamW's
-COSTS = {"plain": 1.0, "dropout": 1.6, "swag": 1.6}
 
 
 def arm_runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
@@ -82,12 +80,13 @@ def _runs(task: Task, method: str, settings: Mapping[str, Any], seeds: Sequence[
         config["whole"] = True
     if task.kind == "pretrained" and arm["kind"] in CENTRED:
         config["options"] = {**arm["options"], "prior_mean": "current"}
-    cost = budget.seconds * COSTS.get(arm["kind"], 3.0)
+    cost = budget.plain if arm["kind"] == "plain" else budget.sampled
     count = min(budget.seeds, len(seeds))
     if method == ENSEMBLE:
+        more = 0 if budget.shared_split else budget.members - 1  # networks that AdamW does not train anyway
         return [
-            Run(method, seed, {**config, "members": members}, _group(task, budget, seed), cost * len(members))
-            for seed, members in _members(budget, count).items()
+            Run(method, seed, {**config, "members": seeds_of}, _group(task, budget, seed), cost * more + 0.1)
+            for seed, seeds_of in _members(budget, count).items()
         ]
     group = method == PLAIN
     return [

@@ -69,6 +69,7 @@ class TaskData:
     """Rows to learn from and to test with; `classes` is 0 for a regression.
 
     outside: inputs of another distribution, or None.
+    chunk: test rows in one forward pass, where few are faster.
     """
 
     x: Tensor
@@ -77,6 +78,7 @@ class TaskData:
     y_test: Tensor
     classes: int
     outside: Tensor | None = None
+    chunk: int | None = None
 
 
 def package_folder(package: str, distribution: str, *, alone: bool = False) -> Path:

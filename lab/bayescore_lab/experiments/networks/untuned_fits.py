@@ -253,10 +253,12 @@ def evaluate(members: Sequence[Trained], data: TaskData, draws: int) -> dict[str
     """The metrics on test data of an equal mixture of networks."""
     share = -(-draws // len(members))
     if not data.classes:
-        outputs = torch.stack([out for m in members for out in _outputs(m, data.x_test, share)])  # (S, n, 1)
+        outputs = torch.stack(
+            [out for m in members for out in _outputs(m, data.x_test, share, data.chunk)]
+        )  # (S, n, 1)
         noise = torch.cat([m.log_noise.exp().expand(len(outputs) // len(members)) for m in members])
         return regression_scores(outputs[..., 0], noise, data.y_test[:, 0])
-    probs = _probs(members, data.x_test, share, data.classes)
+    probs = _probs(members, data.x_test, share, data)
     labels = data.y_test.reshape(-1)
     floor = ece_floor(probs, classes="top", draws=FLOOR_DRAWS)
     found = {
@@ -266,24 +268,24 @@ def evaluate(members: Sequence[Trained], data: TaskData, draws: int) -> dict[str
         "ece_floor": floor.mean,
     }
     if data.outside is not None:
-        other = _probs(members, data.outside, share, data.classes)
+        other = _probs(members, data.outside, share, data)
         found["auroc"] = auroc(entropy(probs), entropy(other))
     return found
 
 
-def _outputs(member: Trained, x: Tensor, draws: int) -> Iterator[Tensor]:
+def _outputs(member: Trained, x: Tensor, draws: int, chunk: int | None) -> Iterator[Tensor]:
     assert member.posterior is not None
     count = 1 if member.posterior.deterministic else draws
-    yield from member.posterior.outputs(Inputs.of(x), count, TEST_SEED)
+    yield from member.posterior.outputs(Inputs.of(x), count, TEST_SEED, chunk)
 
 
-def _probs(members: Sequence[Trained], x: Tensor, draws: int, classes: int) -> Tensor:
+def _probs(members: Sequence[Trained], x: Tensor, draws: int, data: TaskData) -> Tensor:
     """The mean probabilities (n, K); a member without draws counts as much as one with many."""
     means = []
     for member in members:
         count, total = 0, torch.zeros(())
-        for out in _outputs(member, x, draws):
-            total = total + out.reshape(-1, classes).softmax(1)
+        for out in _outputs(member, x, draws, data.chunk):
+            total = total + out.reshape(-1, data.classes).softmax(1)
             count += 1
         means.append(total / count)
     return torch.stack(means).mean(0)
