@@ -58,6 +58,6 @@ BUDGETS = {
     "digits 1000": Budget(60, 32, 10, 2, 5),
     "MNIST 6000": Budget(20, 128, 5, 11, 25),
     "MobileNetV2 Pets": Budget(4, 32, 3, 30, 65, shared_split=True),
-    "MiniLM Rotten Tomatoes": Budget(5, 16, 3, 60, 200, members=3, ensembles=1),
+    "MiniLM Rotten Tomatoes": Budget(5, 16, 3, 60, 220, members=3, ensembles=1),
     "causal transformer": Budget(15, 32, 3, 32, 48, shared_split=True),
 }

@@ -183,7 +183,7 @@ def pets_photos(folder: Path) -> tuple[Tensor, Tensor, Tensor]:
 
 # -- MiniLM ----------------------------------------------------------------------------------------------
 
-TOKENS, LABELLED, TESTED = 64, 200, 500
+TOKENS, LABELLED, TESTED = 64, 200, 300
 PADDING, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 WIDTH, LAYERS, HEADS = 384, 6, 12
 _PARTS = {
@@ -295,7 +295,7 @@ def _pieces(word: str, known: dict[str, int]) -> list[int]:
 
 @cache
 def sentences(seed: int) -> TaskData:
-    """Rotten Tomatoes: 200 sentences to learn from and 500 to test with, the latter sorted by length."""
+    """Rotten Tomatoes: 200 sentences to learn from and 300 to test with, the latter sorted by length."""
     texts = review_texts("rotten_tomatoes")
     order = np.random.RandomState(seed).permutation(len(texts))[: LABELLED + TESTED]
     chosen = [(sentence_codes(texts[i][0]), texts[i][1]) for i in order]
