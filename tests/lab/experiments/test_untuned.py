@@ -67,7 +67,6 @@ def test_networks_of_adamw_are_members_of_ensembles_and_trained_with_them():
 
 def test_a_variant_of_ours_is_run_to_develop_only(monkeypatch: pytest.MonkeyPatch):
     name = "Ours, no residual"
-    monkeypatch.setitem(untuned_arms.VARIANTS, name, {"momentum": 0.0})
     monkeypatch.setitem(untuned_arms.ARMS, name, {"kind": "ours", "options": {"momentum": 0.0}})
     runs = untuned_arms.arm_runs({"tasks": list(BUDGETS)}, [0], [name])
     assert {run.config["task"] for run in runs} == {t.name for t in TASKS if t.half == "develop"}

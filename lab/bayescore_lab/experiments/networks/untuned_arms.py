@@ -1,8 +1,8 @@
 """The methods that are compared untuned, as plain data, and the grid of their runs.
 
 Each has the settings that its own documentation recommends, or its defaults: AdamW those of torch; IVON those
-of its README; SWAG a rate that is constant from the half of the run on, where it collects weights; dropout a
-rate of 0.1. Ours has none at all.
+of its README, and on LeNet-5 also those that were published for it; SWAG a rate that is constant from the
+half of the run on, where it collects weights; dropout a rate of 0.1. Ours has none at all.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ from bayescore_lab.engine import Imported, Run
 from bayescore_lab.experiments.networks.untuned_budgets import BUDGETS, DRAWS, Budget
 from bayescore_lab.experiments.networks.untuned_tasks import TASKS, Task
 
-__all__ = ["ARMS", "ENSEMBLE", "OURS", "PLAIN", "SCALED", "SINGLE", "arm_runs", "execute"]
+__all__ = ["ARMS", "ENSEMBLE", "OURS", "PLAIN", "PUBLISHED", "SCALED", "SINGLE", "arm_runs", "execute"]
 
 execute = Imported("bayescore_lab.experiments.networks.untuned_fits:execute")
 
 PLAIN, SCALED, OURS, ENSEMBLE = "AdamW", "AdamW, scaled", "Ours", "Ensemble of AdamW"
+PUBLISHED = "IVON, as published"
 ADAMW = {"lr": 1e-3, "weight_decay": 0.01}
 #: of our rule; raise it whenever the rule or one of its defaults changes, so that its runs are made again
 REVISION = 1
 #: what makes our rule the rule without a part of it; None as long as the library has no such option
 VARIANTS: dict[str, dict[str, Any] | None] = {"Ours, no residual": None}
+
+#: the tasks of methods that are not run on all
+ONLY = {
+    PUBLISHED: ("LeNet-5 Fashion-MNIST",),
+    **dict.fromkeys(VARIANTS, tuple(task.name for task in TASKS if task.half == "develop")),
+}
 
 Spec = dict[str, Any]
 
@@ -37,14 +44,15 @@ ARMS: dict[str, Spec] = {
     OURS: {"kind": "ours", "options": {}, "revision": REVISION},
     "Ours, as it was": {"kind": "proximal", "options": {}},
     ENSEMBLE: {"kind": "plain", "options": ADAMW},
+    PUBLISHED: {"kind": "ivon", "options": {"lr": 0.2, "weight_decay": 2e-3, "hess_init": 0.5}},
     **{
         name: {"kind": "ours", "options": options, "revision": REVISION}
         for name, options in VARIANTS.items()
         if options is not None
     },
 }
-#: one network, trained once
-SINGLE = tuple(name for name in ARMS if name != ENSEMBLE and name not in VARIANTS)
+#: one network, trained once, on every task
+SINGLE = tuple(name for name in ARMS if name != ENSEMBLE and name not in ONLY)
 #: a prior around the weights that a pretrained network begins with
 CENTRED = ("advi", "ours", "proximal")
 
@@ -65,7 +73,7 @@ def arm_runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequenc
 
 
 def _runs(task: Task, method: str, settings: Mapping[str, Any], seeds: Sequence[int]) -> list[Run]:
-    if method in VARIANTS and task.half != "develop":
+    if task.name not in ONLY.get(method, BUDGETS):
         return []
     budget, arm = BUDGETS[task.name], ARMS[method]
     config: dict[str, Any] = {

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from bayescore_lab.experiments.networks.untuned_networks import (
     CausalTransformer,
     LastState,
     adapted_network,
+    learned_base,
     lenet5,
 )
 from bayescore_lab.experiments.networks.untuned_pretrained import BACKBONES, MiniLM, pets_network, sentences
@@ -111,8 +113,8 @@ def prepare(task: str, split_seed: int, seed: int, whole: bool = False) -> tuple
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         if task == "adapters on a frozen base":
-            base, data = untuned_data.digit_halves(split_seed)
-            return data, adapted_network(base)
+            base, data = _base(split_seed)
+            return data, adapted_network(base, data.classes)
         if task in BACKBONES:
             return pets_network(task, whole)
         if task == "MiniLM Rotten Tomatoes":
@@ -128,6 +130,15 @@ def prepare(task: str, split_seed: int, seed: int, whole: bool = False) -> tuple
         data = untuned_data.load_table(task, split_seed)
         hidden = (50,) if task in untuned_data.UCI else (50, 50)
         return data, mlp(data.x.shape[1], hidden, data.classes or 1)
+
+
+@cache
+def _base(seed: int) -> tuple[nn.Sequential, TaskData]:
+    """The frozen base of the adapters, one for all methods, and the data to adapt it to."""
+    old, new = untuned_data.digit_halves(seed)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        return learned_base(old), new
 
 
 # -- training --------------------------------------------------------------------------------------------

@@ -14,7 +14,15 @@ from torch.nn import functional as F
 from bayescore.models import mlp
 from bayescore_lab.experiments.networks.untuned_data import CONTEXT, SYMBOLS, TaskData
 
-__all__ = ["Adapted", "CausalTransformer", "LastState", "TransformerBlock", "adapted_network", "lenet5"]
+__all__ = [
+    "Adapted",
+    "CausalTransformer",
+    "LastState",
+    "TransformerBlock",
+    "adapted_network",
+    "learned_base",
+    "lenet5",
+]
 
 
 def lenet5() -> nn.Sequential:
@@ -128,19 +136,19 @@ class Adapted(nn.Module):
         return F.linear(x, self.weight, self.bias) + SCALE * (x @ self.a.t()) @ self.b.t()
 
 
-def adapted_network(base_data: TaskData) -> nn.Sequential:
-    """A perceptron that has learned `base_data`, frozen, with adapters and a new head.
-
-    Draws from torch's global stream, which the caller has seeded.
-    """
-    base = mlp(base_data.x.shape[1], (128, 128), base_data.classes)
+def learned_base(data: TaskData) -> nn.Sequential:
+    """A perceptron that has learned the data; draws from torch's global stream, which the caller has seeded."""
+    base = mlp(data.x.shape[1], (128, 128), data.classes)
     optimizer = torch.optim.Adam(base.parameters(), lr=1e-3)
     for _ in range(30):
-        for rows in torch.randperm(len(base_data.x)).split(32):
+        for rows in torch.randperm(len(data.x)).split(32):
             optimizer.zero_grad()
-            F.cross_entropy(base(base_data.x[rows]), base_data.y[rows]).backward()
+            F.cross_entropy(base(data.x[rows]), data.y[rows]).backward()
             optimizer.step()
-    first, second = [m for m in base.modules() if isinstance(m, nn.Linear)][:2]
-    return nn.Sequential(
-        Adapted(first), nn.ReLU(), Adapted(second), nn.ReLU(), nn.Linear(128, base_data.classes)
-    )
+    return base
+
+
+def adapted_network(base: nn.Sequential, classes: int) -> nn.Sequential:
+    """The base, frozen, with adapters and a new head, drawn from torch's global stream."""
+    first, second = [module for module in base if isinstance(module, nn.Linear)][:2]
+    return nn.Sequential(Adapted(first), nn.ReLU(), Adapted(second), nn.ReLU(), nn.Linear(128, classes))
