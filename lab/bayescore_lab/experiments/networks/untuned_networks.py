@@ -137,7 +137,7 @@ class Adapted(nn.Module):
 
 
 def learned_base(data: TaskData) -> nn.Sequential:
-    """A perceptron that has learned the data; draws from torch's global stream, which the caller has seeded."""
+    """A perceptron that has learned the data; it draws from torch's global stream, seeded by the caller."""
     base = mlp(data.x.shape[1], (128, 128), data.classes)
     optimizer = torch.optim.Adam(base.parameters(), lr=1e-3)
     for _ in range(30):

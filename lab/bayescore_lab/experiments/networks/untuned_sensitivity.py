@@ -37,7 +37,7 @@ VALUES: dict[str, Sequence[float]] = {
     PRIOR: (0.1, 1.0, 10.0),
 }
 USUAL = 1e-3  # AdamW's rate, which everything is compared with
-#: the options behind a setting, for one of its values
+#: the options behind a setting, for one of its values; the default of prior_sd is 1
 OPTIONS = {
     RATE: lambda value: {"lr": value},
     TEMPERATURE: lambda value: {"temperature": value},
