@@ -44,10 +44,14 @@ def low_dimensional_method(name: str, *, family: str = "full", **recorded: Any) 
 
 
 def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorded: Any) -> BayesianOptimizer:
-    """An optimizer of a network's weights, by the recorded name and options."""
+    """An optimizer of a network's weights, by the recorded name and options.
+
+    "default" is whatever the library recommends today, "proximal" the closed form or the inner loop.
+    """
     options = _translated(recorded)
     solver, published = options.pop("solver", "exact"), options.pop("published", False)
     kinds: dict[str, type[BayesianOptimizer]] = {
+        "default": optim.ProximalScore,
         "proximal": optim.CalibratedScore if solver == "exact" else optim.ProximalDescent,
         "advi": optim.ADVI,
         "bam": optim.BaM if published else optim.PairedBaM,
