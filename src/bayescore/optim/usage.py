@@ -27,8 +27,9 @@ epoch, in any order, and an epoch has K steps, then every row comes again betwee
 exactly, without shuffling). So with d the steps after which 10 different rows came again, if
     max d <= 2.2 min d + 2     then     max d / 2 <= K <= min d                                          (1)
 and otherwise (random augmentation, sampling with replacement, duplicates in the data) nothing is concluded.
-Rows are compared in every step if the batch has up to 32 of them, and in a share 32/rows of the steps else,
-until 10 rows have come again, at most 1000 times. `num_data` is far from an epoch if it is below a third of
+Rows are compared in the first 64 steps, and then in every step if a batch has fewer than 64 rows, in every
+second if it has fewer than 96, and so on, but at least in every eighth, until 10 rows have come again; at
+most 1000 times. `num_data` is far from an epoch if it is below a third of
 the least number of data that (1) allows, or above ten times the largest.
 """
 
@@ -56,7 +57,9 @@ NODES = 20_000  # of a graph that are visited in search of the data
 HEAD = 200  # of a graph that are visited in search of loss functions
 LARGE, SMALL = 10.0, 0.01  # sds of targets that are not standardised
 FEW = 8  # numbers from which an sd, or a factor equal to the number of rows, means something
-LOOKS, NEEDED, ROWS = 1000, 10, 32  # of the search for the length of an epoch
+#: of the search for the length of an epoch: comparisons at most, rows that must come again, steps at first in
+#: which all batches are compared, and the rows of a batch of which every one is, or every second, ..., eighth
+LOOKS, NEEDED, EACH, ROWS, LONGEST = 1000, 10, 64, 32, 8
 COLUMNS = 256  # numbers of a row that make its fingerprint
 TOO_SMALL, TOO_LARGE = 3, 10  # factors by which num_data is far from an epoch
 UNSEEN = 10  # steps in a row without a loss after which the watch is over
@@ -261,8 +264,13 @@ def fingerprints(data: Tensor) -> Tensor:
     rows = rows[:, :: max(1, rows.shape[1] // COLUMNS)].contiguous()
     if rows.is_floating_point():
         rows = rows.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()])
-    columns = torch.arange(1, rows.shape[1] + 1, device=rows.device)
-    return ((rows.to(torch.int64) + columns) * (columns * 0x9E3779B97F4A7C1 + 1)).sum(1)  # wraps
+    return (rows.to(torch.int64) * _factors()[: rows.shape[1]].to(rows.device)).sum(1)  # modulo 2^64
+
+
+@functools.cache
+def _factors() -> Tensor:
+    """Whole numbers that make a fingerprint: different rows have the same with a probability of 2^-63."""
+    return torch.randint(-(2**62), 2**62, (2 * COLUMNS,), generator=torch.Generator().manual_seed(0))
 
 
 # -- the length of an epoch ------------------------------------------------------------------------------
@@ -281,7 +289,8 @@ class Epoch:
 
     def is_compared(self, step: int) -> bool:
         """Whether rows are compared in this step."""
-        return self.open and (self._rows is None or (step - self._begin) % self._every == 0)
+        after = step - self._begin
+        return self.open and (self._rows is None or after < EACH or after % self._every == 0)
 
     def compare(self, root: Any, step: int) -> None:
         """Compare the rows of a batch with those of the first."""
@@ -294,7 +303,7 @@ class Epoch:
             rows = fingerprints(data)
             self._rows = rows.unique()
             self.open = len(self._rows) >= max(NEEDED, 0.9 * len(rows))
-            self._begin, self._every = step, max(1, len(rows) // ROWS)
+            self._begin, self._every = step, min(max(1, len(rows) // ROWS), LONGEST)
             return
         again = follow(root, self._way)
         self._looks += 1
@@ -308,7 +317,7 @@ class Epoch:
             if most > 2.2 * least + 2 or most <= 2:  # (1); a batch that always comes is no epoch
                 self.open = False
             elif len(self._found) >= NEEDED:
-                self.open, self.steps = False, (most / 2, float(least))
+                self.open, self.steps = False, (most if most == least else most / 2, least)
 
 
 # -- the watch -------------------------------------------------------------------------------------------
@@ -495,7 +504,7 @@ class Usage:
             self._say(
                 "blocks",
                 f"the loss is divided by {draws} in each of the {draws} sample() blocks of a step, and "
-                f"step() averages over blocks: only 1/{draws} of the gradient is left; do not divide, or make "
+                f"step() averages over blocks: 1/{draws} of the gradient is left; do not divide, or make "
                 f"the {draws} backward calls in one block, with accumulate={draws}",
             )
 
