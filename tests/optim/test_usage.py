@@ -488,6 +488,17 @@ def autoencoder() -> None:
 
 
 @fine
+def several_outputs() -> None:
+    fit_by_hand(mlp(4, 4), loader(X, X), squares, 240)
+
+
+@fine
+def several_labels() -> None:
+    loss: LossFunction = lambda m, x, y: F.binary_cross_entropy_with_logits(m(x), y)  # noqa: E731
+    fit_by_hand(mlp(4, 4), loader(X, (X > 0).float()), loss, 240)
+
+
+@fine
 def binary_outcomes() -> None:
     fit_by_hand(
         mlp(4, 1),

@@ -6,7 +6,7 @@ every second one is dropped and the stride doubles, so that they always span the
 With a, s, n the mean, standard deviation and number of losses in a part of the run, l0 the first loss, and
     z(x, y) = (a_x - a_y) / e(x, y),   e(x, y) = sqrt(s_x^2/n_x + s_y^2/n_y)                              (1)
 the sentences are, in this order (parts 1 and 4 are the first and last quarters of the run):
-    above its first value      a_4 - l0 > 3 s_4 sqrt(1 + 1/n_4)
+    above its first value      a_4 - l0 > 3 s_4 sqrt(1 + 1/n_4), or the median of 4 is above l0 + |l0|
     still falling              z(x, y) > 3 and a_x - a_y > 0.02 (l0 - a_y)
     rising again               z(x, y) < -3 and a_y - a_x > 0.02 (l0 - a_y)
     has hardly moved           z(1, 4) < 3 and l0 - a_4 < 3 s_4 sqrt(1 + 1/n_4)
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, variance
+from statistics import fmean, median, variance
 from typing import Any
 
 from bayescore.checks import check_count
@@ -72,7 +72,7 @@ def mean_sentence(losses: Sequence[float], lrs: Sequence[float]) -> str:
     begin, last = losses[:quarter], losses[-quarter:]
     level, spread = fmean(last), SURE * math.sqrt(variance(last) * (1 + 1 / quarter))
     moved = f"{level:.3g}, after {first:.3g} at first"
-    if level - first > spread:
+    if level - first > spread or median(last) - first > abs(first):
         return f"the loss is above its first value ({moved}): lower lr"
     end = 1 + max(i for i, lr in enumerate(lrs) if lr >= DECAYED * max(lrs))
     end = len(losses) if end < LEAST else end

@@ -27,8 +27,8 @@ epoch, in any order, and an epoch has K steps, then every row comes again betwee
 exactly, without shuffling). So with d the steps after which 10 different rows came again, if
     max d <= 2.2 min d + 2     then     max d / 2 <= K <= min d                                          (1)
 and otherwise (random augmentation, sampling with replacement, duplicates in the data) nothing is concluded.
-Rows are compared in the first 64 steps, and then in every step if a batch has fewer than 64 rows, in every
-second if it has fewer than 96, and so on, but at least in every eighth, until 10 rows have come again; at
+Rows are compared in the first 64 steps, and then in every step if a batch has fewer than 32 rows, in every
+second if it has fewer than 48, and so on, but at least in every eighth, until 10 rows have come again; at
 most 1000 times. `num_data` is far from an epoch if it is below a third of
 the least number of data that (1) allows, or above ten times the largest.
 """
@@ -59,7 +59,7 @@ LARGE, SMALL = 10.0, 0.01  # sds of targets that are not standardised
 FEW = 8  # numbers from which an sd, or a factor equal to the number of rows, means something
 #: of the search for the length of an epoch: comparisons at most, rows that must come again, steps at first in
 #: which all batches are compared, and the rows of a batch of which every one is, or every second, ..., eighth
-LOOKS, NEEDED, EACH, ROWS, LONGEST = 1000, 10, 64, 32, 8
+LOOKS, NEEDED, EACH, ROWS, LONGEST = 1000, 10, 64, 16, 8
 COLUMNS = 256  # numbers of a row that make its fingerprint
 TOO_SMALL, TOO_LARGE = 3, 10  # factors by which num_data is far from an epoch
 UNSEEN = 10  # steps in a row without a loss after which the watch is over
@@ -188,7 +188,11 @@ def read(root: Any) -> tuple[float, list[Term]]:
 
 
 def _term(node: Any, factor: float, reduced: int, over: int) -> list[Term]:
-    """A loss function at a node, reduced by itself, or by a mean or sum above it."""
+    """A loss function at a node, reduced by itself, or by a mean or sum above it.
+
+    A mean over pixels or tokens counts these. One over several outputs of a datum, or one that was multiplied
+    by the numbers of a row, counts rows.
+    """
     square = node.name() == SQUARE
     target = saved(node, "self" if square else "target")
     if target is None or not target.dim() or (square and not _is_residual(node)):
@@ -197,10 +201,11 @@ def _term(node: Any, factor: float, reduced: int, over: int) -> list[Term]:
     ignored = getattr(node, "_saved_ignore_index", None)
     terms = target.numel() if ignored is None else int((target != ignored).sum())
     rows, each = len(target), target[0].numel() if len(target) else 0
+    outputs = square or node.name() not in CLASSES or (kind(node).startswith("Binary") and target.dim() < 3)
     summed = rows > 1 and (inner == SUM or (inner == NONE and reduced == SUM))
     size: int | None = None
     if inner == MEAN and reduced == NONE:
-        size = rows if each > 1 and abs(factor) == each else terms  # a mean times the numbers of a row
+        size = rows if outputs or (each > 1 and abs(factor) == each) else terms
     elif inner == NONE and reduced == MEAN:
         size = over
     elif summed and 0 < abs(factor) < 1:
@@ -258,13 +263,13 @@ def _data_at(node: Any) -> Tensor | None:
     return data if data is not None and data.dim() and not data.requires_grad else None
 
 
-def fingerprints(data: Tensor) -> Tensor:
+def fingerprints(data: Tensor) -> list[int]:
     """One whole number per row, equal for equal rows."""
-    rows = data.detach().flatten(1) if data.dim() > 1 else data.detach().unsqueeze(1)
+    rows = data.flatten(1) if data.dim() > 1 else data.unsqueeze(1)
     rows = rows[:, :: max(1, rows.shape[1] // COLUMNS)].contiguous()
     if rows.is_floating_point():
         rows = rows.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()])
-    return (rows.to(torch.int64) * _factors()[: rows.shape[1]].to(rows.device)).sum(1)  # modulo 2^64
+    return (rows.to(torch.int64) * _factors()[: rows.shape[1]].to(rows.device)).sum(1).tolist()  # modulo 2^64
 
 
 @functools.cache
@@ -283,7 +288,7 @@ class Epoch:
         self.open = True  # whether rows are still compared
         self.steps: tuple[float, float] | None = None  # least and largest length, in steps
         self._way: list[int] = []
-        self._rows: Tensor | None = None  # fingerprints of the first batch
+        self._rows: set[int] | None = None  # fingerprints of the first batch
         self._found: dict[int, int] = {}  # steps after which a row came again
         self._begin = self._every = self._looks = 0
 
@@ -301,7 +306,7 @@ class Epoch:
                 return
             self._way, data = found
             rows = fingerprints(data)
-            self._rows = rows.unique()
+            self._rows = set(rows)
             self.open = len(self._rows) >= max(NEEDED, 0.9 * len(rows))
             self._begin, self._every = step, min(max(1, len(rows) // ROWS), LONGEST)
             return
@@ -310,7 +315,7 @@ class Epoch:
         self.open = self._looks < LOOKS
         if again is None or step == self._begin:
             return
-        for row in torch.isin(self._rows, fingerprints(again)).nonzero().flatten().tolist():
+        for row in self._rows.intersection(fingerprints(again)):
             self._found.setdefault(row, step - self._begin)
         if self._found:
             least, most = min(self._found.values()), max(self._found.values())
@@ -397,10 +402,10 @@ class Usage:
             self._guarded(self._judge, groups, blocks, draws)
         self._emit()
 
-    def end_epoch(self, groups: Sequence[dict[str, Any]], steps: int) -> None:
-        """After an epoch of known length: compare num_data with it."""
+    def end_epoch(self, groups: Sequence[dict[str, Any]], *steps: float) -> None:
+        """After an epoch of known length, or lengths between which it may be: compare num_data with it."""
         self._epoch.open = False
-        self._guarded(self._judge_epoch, groups[0], steps, steps)
+        self._guarded(self._judge_epoch, groups[0], min(steps), max(steps))
         self._emit()
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> None:
@@ -498,7 +503,8 @@ class Usage:
     def _judge_blocks(self, blocks: list[list[Loss]], draws: int) -> None:
         """Notice a loss that is divided by the number of blocks of its step."""
         losses = [found[0] for found in blocks if len(found) == 1]
-        if draws < 2 or len(losses) != draws or any(abs(x.factor * draws - 1) > EXACT for x in losses):
+        divided = all(abs(x.factor * draws - 1) < EXACT for x in losses)
+        if draws < 2 or len(losses) != draws or not divided:
             return
         if draws > 2 or all(x.classes for x in losses):  # half a square is that of a Gaussian
             self._say(
@@ -642,6 +648,7 @@ def seeing_backward(look: Look) -> Iterator[None]:
                     torch.autograd.backward = original
 
 
+@functools.cache
 def _showing(original: Callable[..., Any]) -> Callable[..., Any]:
     """A backward function that first shows the losses to the lookers of its thread."""
 
