@@ -436,7 +436,8 @@ class Usage:
             self._judge_sizes(group, seen[0])
             if self._readings == SURE:
                 for what, (agreeing, sentence) in self._doubts.items():
-                    if len(agreeing) == SURE:
+                    told = what == "batch_size" and "num_data" in self._said  # of the same cause
+                    if len(agreeing) == SURE and not told:
                         self._say(what, sentence)
         if self._epoch.steps is not None:
             self._judge_epoch(group, *self._epoch.steps)
