@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import warnings
@@ -246,6 +247,65 @@ def test_another_index_error_is_left_as_it_is() -> None:
     opt = ProximalScore(model.parameters(), 240)
     with pytest.raises(IndexError, match="list index"), opt.sample():
         [][0]
+
+
+# -- the length of an epoch ------------------------------------------------------------------------------
+
+
+def epochs(size: int, batch: int, kind: str, rng: random.Random) -> Iterator[list[int]]:
+    """The rows of batch after batch, as numbers; a row that is shown in several forms has several numbers."""
+    forms = {"flipped": 2, "moved": 162}.get(kind, 1)
+    while True:
+        rows = list(range(size))
+        if kind == "with replacement":
+            rows = rng.choices(rows, k=size)
+        elif kind == "weighted":
+            rows = rng.choices(rows, weights=[50 if i < size // 10 else 1 for i in rows], k=size)
+        elif kind != "in order":
+            rng.shuffle(rows)
+        if kind == "duplicates":
+            rows = [i % (size // 4) for i in rows]
+        for i in range(0, size, batch):
+            yield [forms * row + rng.randrange(forms) for row in rows[i : i + batch]]
+
+
+def found_length(size: int, batch: int, kind: str, seed: int) -> tuple[float, float] | None:
+    search = watch.Epoch()
+    for step, rows in enumerate(epochs(size, batch, kind, random.Random(seed))):
+        if search.is_compared(step):
+            search.compare(rows, step)
+        if not search.open:
+            return search.steps
+    raise AssertionError
+
+
+@pytest.fixture
+def _rows_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "find_data", lambda root: ([], root))
+    monkeypatch.setattr(watch, "follow", lambda root, way: root)
+    monkeypatch.setattr(watch, "fingerprints", lambda data: data)
+
+
+SIZES = [(240, 16), (250, 16), (200, 4), (1280, 32), (6000, 128), (20_000, 512)]
+
+
+@pytest.mark.usefixtures("_rows_are_numbers")
+@pytest.mark.parametrize(("size", "batch"), SIZES)
+@pytest.mark.parametrize("kind", ["shuffled", "in order"])
+def test_the_length_of_an_epoch_is_found(size: int, batch: int, kind: str) -> None:
+    for seed in range(5):
+        found = found_length(size, batch, kind, seed)
+        assert found is not None
+        assert found[0] <= -(-size // batch) <= found[1]
+
+
+@pytest.mark.usefixtures("_rows_are_numbers")
+@pytest.mark.parametrize(("size", "batch"), SIZES[:-1])
+@pytest.mark.parametrize("kind", ["flipped", "moved", "with replacement", "weighted", "duplicates"])
+def test_other_epochs_are_not_taken_for_longer_or_shorter_ones(size: int, batch: int, kind: str) -> None:
+    for seed in range(5):
+        found = found_length(size, batch, kind, seed)
+        assert found is None or (found[0] <= 3 * size / batch and 10 * found[1] >= size / batch)
 
 
 # -- ordinary uses ---------------------------------------------------------------------------------------

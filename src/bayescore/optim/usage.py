@@ -21,16 +21,17 @@ whether to watch.
     - `num_data` below the number of data in one batch, or far from the number in an epoch
 and, as an error instead of torch's IndexError, labels that are no class.
 
-**The length of an epoch** is found from the rows of the first batch: where a trained weight meets data, the
+**The length of an epoch** is found from rows of the first batches: where a trained weight meets data, the
 graph holds the data, and the rows' fingerprints are looked for in later batches. If every row comes once per
-epoch, in any order, and an epoch has K steps, then every row comes again between K and 2K steps later (K
-exactly, without shuffling). So with d the steps after which 10 different rows came again, if
-    max d <= 2.2 min d + 2     then     max d / 2 <= K <= min d                                          (1)
-and otherwise (random augmentation, sampling with replacement, duplicates in the data) nothing is concluded.
-Rows are compared in the first 64 steps, and then in every step if a batch has fewer than 32 rows, in every
-second if it has fewer than 48, and so on, but at least in every eighth, until 10 rows have come again; at
-most 1000 times. `num_data` is far from an epoch if it is below a third of
-the least number of data that (1) allows, or above ten times the largest.
+epoch, in any order, and an epoch has K steps, then a row comes again after K to 2K steps (after K, without
+shuffling), and a few less if it is not of the first batch. So with d the steps after which 16 rows came again
+and A the number of first batches from which rows are taken, if
+    8 <= min d,  max d <= 2.2 min d + A     then     max d / 2 <= K <= min d + A                         (1)
+and otherwise nothing is concluded: random augmentation, sampling with replacement and duplicates in the data
+scatter d far more. Of the first batches as many rows are taken that 48 of them are met again in an epoch.
+Rows are compared in the first 64 steps, and then in every k-th, with k the number of rows in a batch divided
+by 32, from 1 to 8; until (1) is decided, at most 1000 times. `num_data` is far from an epoch if it is below a
+third of the least number of data that (1) allows, or above ten times the largest.
 """
 
 from __future__ import annotations
@@ -57,9 +58,8 @@ NODES = 20_000  # of a graph that are visited in search of the data
 HEAD = 200  # of a graph that are visited in search of loss functions
 LARGE, SMALL = 10.0, 0.01  # sds of targets that are not standardised
 FEW = 8  # numbers from which an sd, or a factor equal to the number of rows, means something
-#: of the search for the length of an epoch: comparisons at most, rows that must come again, steps at first in
-#: which all batches are compared, and the rows of a batch of which every one is, or every second, ..., eighth
-LOOKS, NEEDED, EACH, ROWS, LONGEST = 1000, 10, 64, 16, 8
+NEEDED, SEEN, SHORTEST = 16, 48, 8  # of (1): rows that must come again, rows sought in an epoch, steps of one
+TIMES, EACH, ROWS, RAREST = 1000, 64, 32, 8  # when rows are compared, see above
 COLUMNS = 256  # numbers of a row that make its fingerprint
 TOO_SMALL, TOO_LARGE = 3, 10  # factors by which num_data is far from an epoch
 UNSEEN = 10  # steps in a row without a loss after which the watch is over
@@ -287,42 +287,49 @@ class Epoch:
     def __init__(self) -> None:
         self.open = True  # whether rows are still compared
         self.steps: tuple[float, float] | None = None  # least and largest length, in steps
-        self._way: list[int] = []
-        self._rows: set[int] | None = None  # fingerprints of the first batch
-        self._found: dict[int, int] = {}  # steps after which a row came again
-        self._begin = self._every = self._looks = 0
+        self._way: list[int] | None = None  # to the data
+        self._known: dict[int, int] = {}  # the steps of rows that are looked for, by their fingerprints
+        self._again: dict[int, int] = {}  # steps after which they came again
+        self._begin, self._first, self._every, self._times = 0, 1, 1, 0
 
     def is_compared(self, step: int) -> bool:
         """Whether rows are compared in this step."""
         after = step - self._begin
-        return self.open and (self._rows is None or after < EACH or after % self._every == 0)
+        return self.open and (self._way is None or after < EACH or after % self._every == 0)
 
     def compare(self, root: Any, step: int) -> None:
-        """Compare the rows of a batch with those of the first."""
-        if self._rows is None:
-            found = find_data(root)
-            if found is None:
+        """Compare the rows of a batch with those of the first batches."""
+        rows = self._fingerprints(root, step)
+        after = step - self._begin
+        for row in self._known.keys() & set(rows):
+            self._again.setdefault(row, step - self._known[row])
+        if after < self._first:
+            wanted = list(dict.fromkeys(rows))[: -(-SEEN * self._every // self._first)]
+            self._known |= dict.fromkeys(wanted, step)
+            self.open = len(set(rows)) >= 0.9 * len(rows) > 0
+        self._times += 1
+        self.open = self.open and self._times < TIMES
+        if self._again:
+            least, most = min(self._again.values()), max(self._again.values())
+            if least < SHORTEST or most > 2.2 * least + self._first:
                 self.open = False
-                return
-            self._way, data = found
-            rows = fingerprints(data)
-            self._rows = set(rows)
-            self.open = len(self._rows) >= max(NEEDED, 0.9 * len(rows))
-            self._begin, self._every = step, min(max(1, len(rows) // ROWS), LONGEST)
-            return
-        again = follow(root, self._way)
-        self._looks += 1
-        self.open = self._looks < LOOKS
-        if again is None or step == self._begin:
-            return
-        for row in self._rows.intersection(fingerprints(again)):
-            self._found.setdefault(row, step - self._begin)
-        if self._found:
-            least, most = min(self._found.values()), max(self._found.values())
-            if most > 2.2 * least + 2 or most <= 2:  # (1); a batch that always comes is no epoch
-                self.open = False
-            elif len(self._found) >= NEEDED:
-                self.open, self.steps = False, (most if most == least else most / 2, least)
+            elif len(self._again) >= NEEDED:
+                ends = (least, least) if least == most else (most / 2, least + self._first)
+                self.open, self.steps = False, ends
+
+    def _fingerprints(self, root: Any, step: int) -> list[int]:
+        if self._way is not None:
+            data = follow(root, self._way)
+            return [] if data is None else fingerprints(data)
+        found = find_data(root)
+        if found is None:
+            self.open = False
+            return []
+        self._way, data = found
+        self._begin, self._every = step, min(max(1, len(data) // ROWS), RAREST)
+        self._first = max(self._every, -(-SEEN // len(data)))
+        self.open = self._first < EACH
+        return fingerprints(data)
 
 
 # -- the watch -------------------------------------------------------------------------------------------
