@@ -9,7 +9,7 @@ that were already used are skipped, and the random states are set to those of th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from itertools import islice
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayescore.nn.checkpoint import EpochState, Run, RunState, read_checkpoint, write_checkpoint
+from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.inputs import Inputs, inputs_and_targets
 from bayescore.posteriors.validation import nll
 from bayescore.progress import Progress
@@ -59,6 +60,8 @@ def _next_epoch(run: Run, state: RunState, began: float) -> None:
     epoch = state.epoch + 1
     with epoch_stream(run.seed, epoch, run.device):
         row = {"epoch": float(epoch), "loss": _train_batches(run, state, began)}
+    if epoch == 1 and state.unfinished is not None and isinstance(run.method.optimizer, BayesianOptimizer):
+        _check_num_data(run, run.method.optimizer, state.unfinished)
     state.unfinished = None
     run.method.end_epoch(epoch, run.epochs)
     if run.validation is not None and run.method.has_posterior:
@@ -68,6 +71,15 @@ def _next_epoch(run: Run, state: RunState, began: float) -> None:
             state.best, state.best_nll, state.best_epoch = posterior, row["validation_nll"], epoch
     row["seconds"] = state.seconds = time.perf_counter() - began
     state.history.append(row)
+
+
+def _check_num_data(run: Run, optimizer: BayesianOptimizer, epoch: EpochState) -> None:
+    """Warn if num_data is far from the data of an epoch, and from the data set (a sampler's differ)."""
+    steps = [float(epoch.batches)]
+    data = getattr(run.loader, "dataset", None)
+    if isinstance(data, Sized):
+        steps.append(len(data) * epoch.batches / epoch.count)
+    optimizer.usage.end_epoch(optimizer.param_groups, *steps)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Every step is what a user would write in a loop (docs/networks.md); the optimize
 from __future__ import annotations
 
 import copy
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sized
@@ -30,6 +31,10 @@ from bayescore.posteriors.validation import check_mean_loss
 
 __all__ = ["EnsembleFit", "NetworkFit", "fit", "fit_ensemble"]
 
+LATER, RISE = (
+    2,
+    0.02,
+)  # overfitting: epochs since the best one, and the rise as a share of the loss and its fall
 NOISE_LR = 0.02  # of a likelihood's own parameters, which are log scales: 2 % per step
 
 
@@ -175,8 +180,29 @@ def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
         status += f", best on validation was epoch {epoch}"
     best.write_centre()
     optimizer = run.method.optimizer
-    status = "; ".join(part for part in (status, best.likelihood.status, optimizer.status) if part)
+    mean = getattr(optimizer, "mean_status", "")
+    rest = optimizer.status.removeprefix(f"{mean}; ")
+    parts = (_overfitting(state) or mean, status, best.likelihood.status, rest)
+    status = "; ".join(part for part in parts if part)
     return NetworkFit(best, status, state.history, epoch, state.seconds, optimizer)
+
+
+def _overfitting(state: RunState) -> str:
+    """A sentence, if the loss on validation has risen since the best epoch and the training loss has not."""
+    rows = [row for row in state.history if math.isfinite(row.get("validation_nll", math.inf))]
+    later = [row for row in rows if row["epoch"] > state.best_epoch]
+    if len(later) < LATER:
+        return ""
+    best = next(row for row in rows if row["epoch"] == state.best_epoch)
+    nll = sum(row["validation_nll"] for row in later) / len(later)
+    fall = rows[0]["validation_nll"] - best["validation_nll"]
+    least = max(RISE * fall, RISE * abs(best["validation_nll"]))
+    if nll - best["validation_nll"] < least or later[-1]["loss"] > best["loss"]:
+        return ""
+    return (
+        f"overfitting on validation since epoch {state.best_epoch} ({best['validation_nll']:.3g}, then "
+        f"{nll:.3g} on average): stop earlier (patience=)"
+    )
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ from bayescore.optim.gradients import (
     version,
     warn_foreign,
 )
+from bayescore.optim.losses import LOSSES, mean_sentence
 from bayescore.optim.noise import Noise, counter_key, generator_normal, stream_names, uses_counter
 from bayescore.optim.options import (
     COMMON,
@@ -87,6 +88,7 @@ from bayescore.optim.options import (
 )
 from bayescore.optim.status import Slope, lagging, slope_of
 from bayescore.optim.steep import is_steep
+from bayescore.optim.usage import Usage
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.gaussian import GaussianPosterior
 
@@ -155,6 +157,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             "num_data": num_data,
             "lr_factor": 1.0,
             "steep_watch": steep_watch,
+            **LOSSES,
             **COMMON,
             **common,
             **own,
@@ -174,6 +177,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             raise ValueError(f"{type(self).__name__} has no {name}: {self.lacks[name]}")
 
     def _prepare(self) -> None:
+        self.usage = Usage()
         self._open = False
         self._compared = False  # with the other processes of a distributed run
         self._size = 0  # trained weights, as of the last block
@@ -445,7 +449,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 for bucket in buckets:
                     self._write_draw(bucket)
             torch.clear_autocast_cache()  # it holds low-precision copies of weights that have just changed
-            with self._in_backward(buckets), backward_calls(weights if counting else ()) as calls:
+            counted = backward_calls(weights if counting else ())
+            with self._in_backward(buckets), counted as calls, self.usage.block(self._head):
                 yield
         except BaseException:
             for weight in weights:
@@ -569,6 +574,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 self._average()
                 if self._head["updates"] <= EARLY or self._head["updates"] % EVERY == 0:
                     self._check_state()
+        self.usage.end_step(self.param_groups, draws)
         return loss
 
     def _is_dry_run(self) -> bool:
@@ -845,15 +851,20 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     @property
     def status(self) -> str:
-        """One sentence: how many updates were made and left out, and whether the sds have been learned."""
+        """One sentence: whether the mean has arrived, the updates made and left out, and the sds."""
         head = self._head
-        parts = [f"{head['updates']} updates of {self.size} weights"]
+        parts = [self.mean_status, f"{head['updates']} updates of {self.size} weights"]
         if head["skipped"]:
             parts.append(f"{head['skipped']} left out because a gradient was not finite")
         if head["lr_factor"] < 1:
             parts.append(f"rate lowered {1 / head['lr_factor']:.3g}-fold for a steep loss (is it a mean?)")
         kernels = sorted({kernel.status for kernel in self._kernels.values() if kernel.status})
         return "; ".join(part for part in (*parts, self._precision_status(), *kernels) if part)
+
+    @property
+    def mean_status(self) -> str:
+        """Whether the loss still falls (optim/losses.py); empty in the first steps."""
+        return mean_sentence(self._head["losses"], self._head["loss_lrs"])
 
     def _precision_status(self) -> str:
         """Whether the standard deviations have been learned."""

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayescore.optim.losses import LOSSES
+
 __all__ = ["check_processes_agree", "check_whole"]
 
 #: what the processes compare, and how a user makes it equal
@@ -53,7 +55,7 @@ def check_processes_agree(groups: list[dict[str, Any]]) -> None:
     spread = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not spread or torch.distributed.get_world_size() < 2:
         return
-    apart = ("seed", "step", "updates", "params", "param_names", "prior_mean")
+    apart = ("seed", "step", "updates", "params", "param_names", "prior_mean", *LOSSES)
     options = [{name: v for name, v in sorted(group.items()) if name not in apart} for group in groups]
     rows = ([g["seed"] for g in groups], options, [(g["step"], g["updates"]) for g in groups])
     device = next(p.device for group in groups for p in group["params"])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
+from bayescore.optim.losses import check_losses
 
 __all__ = [
     "COMMON",
@@ -131,6 +132,7 @@ def check_group(group: dict[str, Any]) -> None:
         check_count(name, group[name])
     for name in ("steep_watch", *COUNTERS):
         check_count(name, group[name], 0)
+    check_losses(group)
     for name in ("temperature", "lr"):
         positive(name, group[name])
     if not 0 < group["lr_factor"] <= 1:
