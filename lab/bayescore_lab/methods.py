@@ -17,6 +17,7 @@ from typing import Any
 
 from bayescore import methods, optim
 from bayescore.optim.base import BayesianOptimizer
+from bayescore.rules.proximal import USUAL
 
 __all__ = ["low_dimensional_method", "network_optimizer"]
 
@@ -46,9 +47,12 @@ def low_dimensional_method(name: str, *, family: str = "full", **recorded: Any) 
 def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorded: Any) -> BayesianOptimizer:
     """An optimizer of a network's weights, by the recorded name and options.
 
-    "default" is whatever the library recommends today, "proximal" the closed form or the inner loop.
+    "default" is whatever the library recommends today, with residual=False without its score matching;
+    "proximal" is the closed form or the inner loop.
     """
     options = _translated(recorded)
+    if not options.pop("residual", True):
+        return WithoutResidual(params, num_data, **options)
     solver, published = options.pop("solver", "exact"), options.pop("published", False)
     kinds: dict[str, type[BayesianOptimizer]] = {
         "default": optim.ProximalScore,
@@ -62,6 +66,24 @@ def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorde
         options.pop("batch_size", None)
     optimizer: BayesianOptimizer = kind(params, num_data=num_data, **options)
     return optimizer
+
+
+class WithoutResidual(optim.ProximalScore):
+    """The default rule without score matching: Adam at drawn weights, its squared gradients as the widths.
+
+    The residual d (g - a) of the draw is never looked at: no slope is learned (rho is the batch size, as for
+    a model that fits), what the noise costs is not known, and Q is 1. The temperature is what is given.
+
+    Arguments:
+        batch_size: rho. The rule's own prior on rho is 32, so num_data is multiplied by their ratio.
+    """
+
+    def __init__(self, params: Any, num_data: int, *, batch_size: int, **options: Any) -> None:
+        super().__init__(params, max(1, round(num_data * batch_size / USUAL)), **options)
+
+    def _update(self, bucket: Any, seen: Any) -> None:
+        super()._update(bucket, seen)
+        self._totals[-1] = (bucket, self._totals[-1][1].zero_())
 
 
 def _translated(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ from bayescore.rules.adam import EPSILON
 from bayescore.rules.draws import Draws
 from bayescore.rules.terms import Terms
 
-__all__ = ["Network", "ProximalOptions", "Slopes", "proximal_step", "width"]
+__all__ = ["USUAL", "Network", "ProximalOptions", "Slopes", "proximal_step", "width"]
 
 MEMORY = 0.99  # of the sums (5)
 QUICK = 0.98  # of the cost (8)

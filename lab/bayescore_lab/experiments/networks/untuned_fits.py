@@ -65,6 +65,8 @@ class Ours(Sampling):
     name = "default"
 
     def make(self, options: dict[str, Any]) -> Any:
+        if "residual" in options:
+            options["batch_size"] = self.batch_size
         return self.optimizer_of_ours(**options)
 
 
