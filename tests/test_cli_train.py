@@ -30,7 +30,7 @@ def run(arguments, capsys):
     return ended.value.code, capsys.readouterr()
 
 
-@pytest.mark.parametrize("method", ["proximal", "plain", "dropout"])
+@pytest.mark.parametrize("method", ["proximal", "calibrated", "plain", "dropout"])
 def test_training_prints_its_scores_and_writes_its_files(method, tmp_path, capsys):
     files = [tmp_path / "net.safetensors", tmp_path / "net.png"]
     code, said = run([*SMALL, "--method", method, "--output", str(files[0]), "--plot", str(files[1])], capsys)
@@ -61,7 +61,12 @@ def test_training_prints_its_scores_and_writes_its_files(method, tmp_path, capsy
         (["--draws", "99999999999999999999"], "--draws must be at most"),
         (["--patience", "99999999999999999999"], "--patience must be at most"),
         (["--seed", "99999999999999999999"], "--seed must be a whole number from"),
-        (["--set", "prior_sd=1e-200"], "prior_sd must be a positive number between"),
+        (["--set", "prior_scale=1e-200"], "prior_scale must be a positive number between"),
+        (["--set", "prior_sd=0.5"], "ProximalScore has no prior_sd: give prior_scale"),
+        (
+            ["--method", "calibrated", "--set", "prior_sd=1e-200"],
+            "prior_sd must be a positive number between",
+        ),
         (["--set", "num_data=9999999999999999999999"], "num_data must be at most"),
     ],
 )

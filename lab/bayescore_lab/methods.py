@@ -8,6 +8,8 @@ calls the same thing later; they are translated here. In those words "proximal" 
         full or diagonal Gaussian
     metric="euclidean", or any other family     methods.ProximalDescent
     solver="gradient" for a network             optim.ProximalDescent
+
+The default optimizer of networks came later and has a word of its own, "proximal-score".
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorde
     kinds: dict[str, type[BayesianOptimizer]] = {
         "default": optim.ProximalScore,
         "proximal": optim.CalibratedScore if solver == "exact" else optim.ProximalDescent,
+        "proximal-score": optim.ProximalScore,
         "advi": optim.ADVI,
         "bam": optim.BaM if published else optim.PairedBaM,
         "sgld": optim.SGLD,

@@ -27,6 +27,7 @@ def how_it_ended(fit: bnn.NetworkFit) -> str:
 
 METHODS: dict[str, dict[str, Any]] = {
     "proximal": {},
+    "calibrated": {},
     "advi": {"draws": 2},
     "sgld": {"burn_in": 4, "thin": 2, "lr": 0.05},
     "plain": {"lr": 1e-2},
@@ -197,7 +198,10 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "kind": (lambda s: s["model"].update({"3.bias": torch.zeros(1).long()}), "3.bias is of another"),
     "nan": (lambda s: s["model"]["3.bias"].fill_(float("nan")), "3.bias is not finite"),
     "noise": (lambda s: s["likelihood"].update(log_noise=torch.zeros(3)), "log_noise is of another"),
-    "sd": (lambda s: s["optimizer"]["state"][0]["sd"].fill_(-1), "sd of 3.weight holds impossible"),
+    "moments": (
+        lambda s: s["optimizer"]["state"][0]["second"].fill_(-1),
+        "second of 3.weight holds impossible",
+    ),
     "adam": (lambda s: s["point_optimizer"]["state"][0].update(exp_avg=torch.zeros(5)), "exp_avg of Adam"),
     "adam's number": (lambda s: s["point_optimizer"]["param_groups"][0].update(eps="x"), "eps of Adam"),
     "schedule": (lambda s: s["schedule"].update(last_epoch="x"), "last_epoch must be a whole number"),

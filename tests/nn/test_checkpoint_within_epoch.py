@@ -43,6 +43,7 @@ LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
 }
 METHODS: dict[str, dict[str, Any]] = {
     "proximal": {"average": 0.5},
+    "calibrated": {"average": 0.5},
     "advi": {},
     "bam": {},
     "sgld": {"burn_in": 2, "thin": 2, "lr": 0.05},

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import bayescore.nn as bnn
 from bayescore.nn import Posterior
-from bayescore.optim import ProximalScore
+from bayescore.optim import CalibratedScore, ProximalScore
 from toy_problem import loader, network, rings
 
 
 def trained(model: nn.Module) -> Any:
-    return ProximalScore(model.parameters(), num_data=64, init_sd=0.01).posterior(model)
+    return CalibratedScore(model.parameters(), num_data=64, init_sd=0.01).posterior(model)
 
 
 def test_a_module_that_is_used_twice_survives_prediction_and_forecast() -> None:
@@ -50,7 +50,7 @@ def test_every_draw_sees_the_same_inputs() -> None:
 
     torch.manual_seed(0)
     model, x = InPlace(), 50 * torch.ones(1, 2)
-    posterior = ProximalScore(model.parameters(), num_data=64, init_sd=1e-6).posterior(model)
+    posterior = CalibratedScore(model.parameters(), num_data=64, init_sd=1e-6).posterior(model)
     probs = posterior.predict(x).probs
     assert torch.equal(x, 50 * torch.ones(1, 2))
     torch.testing.assert_close(probs, model(x.clone()).softmax(1), rtol=0, atol=1e-3)
@@ -230,7 +230,7 @@ def test_ensembles_of_ensembles_mix_values() -> None:
     torch.testing.assert_close(prediction.mean, expected, rtol=0.05, atol=0.02)
 
 
-METHODS = ["proximal", "descent", "advi", "bam", "published-bam", "sgld", "plain", "swag"]
+METHODS = ["proximal", "calibrated", "descent", "advi", "bam", "published-bam", "sgld", "plain", "swag"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -281,11 +281,20 @@ def test_a_network_on_the_meta_device_is_refused(method: str) -> None:
 def test_numbers_out_of_range_are_refused_before_training(
     method: str, option: str, value: float, sentence: str
 ) -> None:
+    if method == "proximal" and option == "prior_sd":
+        sentence = "ProximalScore has no prior_sd: give prior_scale"
     with pytest.raises(ValueError, match=sentence):
         bnn.fit(network(), loader(64, 0, 8), method=method, epochs=3, **{option: value})
 
 
-@pytest.mark.parametrize(("method", "options"), [("proximal", {"lr": 1e9}), ("plain", {"prior_sd": 1e-18})])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("proximal", {"lr": 1e18, "weight_decay": 0.0}),
+        ("calibrated", {"lr": 1e9}),
+        ("plain", {"prior_sd": 1e-18}),
+    ],
+)
 def test_a_fit_whose_weights_overflow_says_what_to_lower(method: str, options: dict[str, float]) -> None:
     model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(3)))
     with pytest.raises(

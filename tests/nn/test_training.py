@@ -17,7 +17,8 @@ from toy_problem import loader, network, rings
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("proximal", {}),
+        ("proximal", {"lr": 1e-2}),
+        ("calibrated", {}),
         ("descent", {"lr": 1e-2}),
         ("advi", {"lr": 1e-2}),
         ("bam", {}),
@@ -26,7 +27,7 @@ from toy_problem import loader, network, rings
         ("dropout", {"lr": 1e-2, "p": 0.1}),
         ("swag", {"lr": 1e-2}),
     ],
-    ids=["exact", "gradient", "advi", "bam", "sgld", "plain", "dropout", "swag"],
+    ids=["proximal", "calibrated", "descent", "advi", "bam", "sgld", "plain", "dropout", "swag"],
 )
 def test_every_method_learns_a_small_problem_in_two_hundred_steps(
     method: str, options: dict[str, float]

@@ -137,17 +137,18 @@ METHODS: dict[str, StepMethod] = {
     for method in (
         _torch("adamw", "AdamW, default", 4.2, "AdamW"),
         _torch("adamw-fused", "AdamW, fused", 4.1, "AdamW", fused=True),
-        _ours("proximal", "ProximalScore", 5.5, "proximal"),
+        _ours("proximal", "ProximalScore", 5.5, "proximal-score"),
         _ours(
             "proximal-in-backward",
             "ProximalScore, update_in_backward",
             4.5,
-            "proximal",
+            "proximal-score",
             update_in_backward=True,
         ),
+        _ours("calibrated", "CalibratedScore", 5.5, "proximal"),
         _ours(
-            "proximal-lean",
-            "ProximalScore, update_in_backward, no momentum",
+            "calibrated-lean",
+            "CalibratedScore, update_in_backward, no momentum",
             3.5,
             "proximal",
             update_in_backward=True,
@@ -173,7 +174,7 @@ SCALING_METHODS: dict[str, StepMethod] = {
     for method in (
         StepMethod("copy", "copy_", 4.0, "copy"),
         *(
-            _ours(f"proximal-{draws}-draws", f"ProximalScore, S={draws}", 9.5, "proximal", draws)
+            _ours(f"proximal-{draws}-draws", f"ProximalScore, S={draws}", 9.5, "proximal-score", draws)
             for draws in (2, 5, 10, 20, 50)
         ),
     )

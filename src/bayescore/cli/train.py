@@ -74,7 +74,7 @@ def train_command(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any option of the method, such as prior_sd=0.5; may be repeated.",
+            help="Any option of the method, such as lr=0.003; may be repeated.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The posterior (.safetensors).")] = None,

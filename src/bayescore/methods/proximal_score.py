@@ -119,10 +119,10 @@ class ProximalScore(Method):
     def __post_init__(self) -> None:
         check_count("draws", self.draws)
         check_number("lr", self.lr)
-        for beta in self.betas:
-            check_number("betas", beta, "lie in [0, 1)", zero=True)
-            if beta >= 1:
-                raise ValueError(f"betas must lie in [0, 1); got {self.betas}")
+        pair = isinstance(self.betas, tuple | list) and len(self.betas) == 2
+        if not pair or not all(isinstance(b, float | int) and 0 <= b < 1 for b in self.betas):
+            raise ValueError(f"betas must be two numbers in [0, 1); got {self.betas!r}")
+        object.__setattr__(self, "betas", tuple(self.betas))  # a file has a list
         check_schedule("schedule", self.schedule)
 
 

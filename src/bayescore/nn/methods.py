@@ -139,7 +139,8 @@ def _optimizer(kind: type[Any], chosen: Any, given: dict[str, Any], options: dic
     """The optimizer, after the names of its options have been checked."""
     bayesian = issubclass(kind, BayesianOptimizer)
     known = kind.options() if bayesian else list(inspect.signature(kind).parameters)[1:]
+    lacks = kind.lacks if bayesian else ()  # the optimizer itself says why
     for name in options:
-        if name not in known:
+        if name not in known and name not in lacks:
             raise unknown_name(f"option of {kind.__name__}", name, set(known) - set(given))
     return kind(chosen, **given, **options)
