@@ -79,18 +79,16 @@ def check_checkpoint(
 def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str) -> None:
     """Raise unless a parameter's tensors have the shapes and kinds of its initial state.
 
-    A tensor that is initially empty may have grown along its first dimension (SGLD's path). A tensor that the
-    initial state lacks, left from options that were changed during the run, has the parameter's shape.
+    A tensor that the initial state lacks, left from options that were changed during the run, has the
+    parameter's shape.
     """
     for what in {**wanted, **found}:
         value, like = found.get(what), wanted.get(what, wanted["mean"])
-        lead = 1 if like.dim() and not len(like) else 0
         if (
             not isinstance(value, Tensor)
             or what.startswith("sum_")  # of a step that was not finished
             or not value.is_floating_point()
-            or value.dim() != like.dim()
-            or value.shape[lead:] != like.shape[lead:]
+            or value.shape != like.shape
         ):
             raise ValueError(
                 f"the checkpoint is damaged: {what} of {called} is missing or of another shape or kind"
