@@ -222,6 +222,23 @@ def test_a_header_beyond_64_mb_is_neither_written_nor_read(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "header",
+    [
+        '"__metadata__":{' + ",".join(f'"{n:x}":""' for n in range(3_000_000)) + "}",
+        ",".join(f'"{n:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for n in range(500_000)),
+        '"__metadata__":{"sha256":"","json":"' + "[]," * 10_000_000 + '"}',
+    ],
+    ids=["metadata", "tensors", "json"],
+)
+def test_a_header_that_would_fill_the_memory_is_refused_before_it_is_parsed(tmp_path, header):
+    content = f"{{{header}}}".encode()
+    assert len(content) < MAX_HEADER
+    (tmp_path / "file").write_bytes(len(content).to_bytes(8, "little") + content)
+    with pytest.raises(ValueError, match=r"its header holds .* could take [\d,]+ MB, and at most 300 MB"):
+        read_tensors(tmp_path / "file", "toy")
+
+
+@pytest.mark.parametrize(
     ("error", "reason"),
     [
         (KeyError("mean"), "it lacks 'mean'"),

@@ -22,6 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from bayescore.reading import check_json_memory
+
 __all__ = ["read_tensors", "refusing_damage", "replacing", "write_bytes", "write_tensors"]
 
 MAX_HEADER = 64 * 2**20  # bytes: a header beyond is no file of ours, and parsing it would fill the memory
@@ -55,14 +57,15 @@ def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, T
     text = json.dumps(dict(header), allow_nan=False)
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     data = save(plain, {"json": text, "sha256": _checksum(text, plain)})
-    _check_header_size(data[:8])
+    check_json_memory(data[8 : 8 + _check_header_size(data[:8])], "the header of the file")
     write_bytes(path, data)
 
 
 def read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of an undamaged file whose header says that it has this format."""
     with path.open("rb") as start:
-        _check_header_size(start.read(8))
+        size = _check_header_size(start.read(8))
+        check_json_memory(start.read(size), "its header")
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         text, checksum = metadata.get("json"), metadata.get("sha256")
@@ -121,11 +124,12 @@ def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check_header_size(start: bytes) -> None:
-    """Raise unless the header, whose size a file begins with, is small enough to be read."""
+def _check_header_size(start: bytes) -> int:
+    """The size of the header, with which a file begins; raise unless it is small enough to be read."""
     size = int.from_bytes(start, "little")
     if size > MAX_HEADER:
         raise ValueError(f"its header has {size:,} bytes, more than the {MAX_HEADER:,} that a file may have")
+    return size
 
 
 def _finite(text: str) -> float:

@@ -224,3 +224,11 @@ def test_the_first_argument_may_be_a_point_away_from_the_origin() -> None:
     mean = normal(3)
     fit = bs.fit(TARGET, FullGaussian.init(3, mean=mean), GSM(), steps=1)
     assert fit.family.mean.shape == (3,)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, 10**400])
+def test_a_seed_that_no_file_can_hold_is_refused_before_the_fit(seed: int) -> None:
+    with pytest.raises(ValueError, match=r"a seed must be from -2\^63 to 2\^64 - 1; got "):
+        bs.fit(Gaussian.random(2, seed=0), seed=seed)
+    with pytest.raises(ValueError, match="a seed must be from"):
+        Gaussian.random(2, seed=seed)

@@ -135,6 +135,8 @@ class Measurement:
         check_shape(values, _MEASUREMENT, "the measurement")
         if strange := values.keys() - _MEASUREMENT.keys():
             raise ValueError(f"the measurement has the unknown field {min(strange)!r:.40}")
+        if not all(0 < number < math.inf for number in (*values["seconds"], *values["anchor"])):
+            raise ValueError("the measurement has seconds that are not positive numbers")
         return cls(**values)
 
 
