@@ -52,9 +52,9 @@ def check_plot(path: Path) -> None:
     _check("--plot", path, _FIGURES)
 
 
-def check_weights(path: Path) -> None:
-    """Refuse a file for a network's posterior that could not be written after training."""
-    _check("--output", path, {".safetensors": ("safetensors", "")})
+def check_weights(option: str, path: Path) -> None:
+    """Refuse a file for a network's posterior or checkpoint that could not be written."""
+    _check(option, path, {".safetensors": ("safetensors", "")})
 
 
 def write_fit_files(

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import bayescore as bs
 from bayescore.checks import check_count, check_memory, unknown_name
-from bayescore.cli.terminal import console, errors_as_sentences, warnings_as_sentences
+from bayescore.cli.terminal import UserError, console, errors_as_sentences, warnings_as_sentences
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -66,6 +66,13 @@ def train_command(
             help="Any option of the method, such as prior_sd=0.5; may be repeated.",
         ),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the state of training here after every epoch (.safetensors), and go on from it if "
+            "the file exists."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="The posterior (.safetensors).")] = None,
     plot: Annotated[Path | None, typer.Option(help="A reliability diagram (.png, .pdf or .svg).")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show problems only.")] = False,
@@ -90,7 +97,11 @@ def train_command(
             widths = _widths(hidden)
             options = _options(settings or [])
         if output is not None:
-            check_weights(output)
+            check_weights("--output", output)
+        if checkpoint is not None:
+            check_weights("--checkpoint", checkpoint)
+            if output is not None and checkpoint.resolve() == output.resolve():
+                raise UserError("--checkpoint and --output are the same file; name another for one of them")
         if plot is not None:
             check_plot(plot)
         with errors_as_sentences():
@@ -102,8 +113,12 @@ def train_command(
                 f"{len(test):,} to test on",
                 highlight=False,
             )
+            if checkpoint is not None and checkpoint.exists():
+                console().print(f"continuing from {checkpoint}", highlight=False, markup=False)
         with errors_as_sentences():
-            trained = _train(parts, method, widths, epochs, patience, batch_size, seed, quiet, options)
+            trained = _train(
+                parts, method, widths, epochs, patience, batch_size, seed, checkpoint, quiet, options
+            )
             prediction = trained.predict(test.x, draws, batch_size=1000)
             scores = bs.metrics.evaluate(prediction, test.y)
         if not quiet:
@@ -156,6 +171,7 @@ def _train(
     patience: int | None,
     batch_size: int,
     seed: int,
+    checkpoint: Path | None,
     quiet: bool,
     options: dict[str, Any],
 ) -> bs.nn.NetworkFit:
@@ -181,6 +197,7 @@ def _train(
         validation=_loader(validation, 1000),
         patience=patience,
         seed=seed,
+        checkpoint=checkpoint,
         progress=False if quiet else None,
         **options,
     )
