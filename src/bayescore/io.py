@@ -26,6 +26,7 @@ from bayescore.reading import check_json_memory
 
 __all__ = ["read_tensors", "refusing_damage", "replacing", "write_bytes", "write_tensors"]
 
+ATTEMPTS = 20  # to read a file that is replaced meanwhile
 MAX_HEADER = 64 * 2**20  # bytes: a header beyond is no file of ours, and parsing it would fill the memory
 
 
@@ -56,13 +57,37 @@ def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, T
     """Write tensors and a header of JSON types; NaN and infinities are refused in the header."""
     text = json.dumps(dict(header), allow_nan=False)
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    data = save(plain, {"json": text, "sha256": _checksum(text, plain)})
-    check_json_memory(data[8 : 8 + _check_header_size(data[:8])], "the header of the file")
-    write_bytes(path, data)
+    data = memoryview(save(plain, {"json": text, "sha256": _checksum(text, plain)}))
+    end = 8 + int.from_bytes(data[:8], "little")
+    # safetensors orders its metadata at random: sorted, the same content is always the same bytes
+    outer = json.dumps(json.loads(bytes(data[8:end])), sort_keys=True, separators=(",", ":")).encode()
+    outer += b" " * (-len(outer) % 8)
+    start = len(outer).to_bytes(8, "little")
+    _check_header_size(start)
+    check_json_memory(outer, "the header of the file")
+    with replacing(path) as part, part.open("wb") as file:
+        file.writelines([start, outer, data[end:]])
 
 
 def read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of an undamaged file whose header says that it has this format."""
+    for _ in range(ATTEMPTS):
+        found = _identity(path)
+        try:
+            return _read_tensors(path, format)
+        except (OSError, SafetensorError, ValueError):
+            # safetensors opens the file by its name more than once, and another process may have replaced it
+            if _identity(path) == found:
+                raise
+    return _read_tensors(path, format)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with path.open("rb") as start:
         size = _check_header_size(start.read(8))
         check_json_memory(start.read(size), "its header")

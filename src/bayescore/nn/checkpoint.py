@@ -74,6 +74,8 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         state = _decode(header["tree"], tensors)
         if not isinstance(state, dict):
             raise ValueError("it holds no dict")
+        if tensors:
+            raise ValueError(f"it holds the tensor {min(tensors)!r}, and does not say where it belongs")
     return state
 
 
@@ -98,14 +100,15 @@ def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}: {value!r}")
 
 
-def _decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value behind the JSON; its tensors are taken out of `tensors`, each once."""
     if isinstance(tree, list):
         raise ValueError("it holds a list that does not say what it is")
     if not isinstance(tree, dict):
         return tree
     ((kind, value),) = tree.items()
     if kind == "tensor":
-        return tensors[value]
+        return tensors.pop(value)
     if kind == "float" and isinstance(value, str):
         return float(value)
     if kind not in ("dict", "list", "tuple") or not isinstance(value, list):
