@@ -3,6 +3,10 @@
 PYTHON  ?= python3
 VENV    ?= .venv
 WORKERS ?= 2
+SEED ?= 0
+MUTATIONS ?= 10000
+PROCESSES ?= 200
+KILLS ?= 200
 
 BIN     := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -11,13 +15,14 @@ comma   := ,
 heading  = @printf '\n== %s ==\n' "$(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs unit clean
+.PHONY: help demo test test-slow fuzz kill-test lint docs unit clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
-	@echo "Variables: PYTHON=$(PYTHON) (3.11 or newer), VENV=$(VENV), WORKERS=$(WORKERS) (test processes)"
+	@echo "Variables: PYTHON=$(PYTHON) (3.11 or newer), VENV=$(VENV), WORKERS=$(WORKERS) (test processes),"
+	@echo "           SEED=$(SEED), MUTATIONS=$(MUTATIONS), PROCESSES=$(PROCESSES) (make fuzz), KILLS=$(KILLS) (make kill-test)"
 
 demo: $(VENV)/.installed-demo ## train three small networks, print a table, draw demo/demo.png; downloads no data
 	$(call heading,examples/demo.py)
@@ -28,6 +33,14 @@ test: lint docs unit ## every check: lint, format, types, import layers, docs, t
 test-slow: $(VENV)/.installed-dev ## the tests that take minutes
 	$(call heading,pytest -m slow)
 	$(PYTEST) -m slow
+
+fuzz: $(VENV)/.installed-dev ## 10,000 damaged files and wrong requests, and 200 as processes of their own: a sentence for each
+	$(call heading,tests/fuzz.py)
+	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python tests/fuzz.py --count $(MUTATIONS) --processes $(PROCESSES) --seed $(SEED)
+
+kill-test: $(VENV)/.installed-dev ## 200 times kill -9 at a random moment: nothing lost, the same numbers
+	$(call heading,tests/kills.py)
+	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python tests/kills.py --kills $(KILLS) --seed $(SEED)
 
 lint: $(VENV)/.installed-dev ## ruff, mypy, import-linter
 	$(call heading,ruff check)

@@ -1,9 +1,11 @@
-"""Files damaged at random, and files with another header whose checksum is right."""
+"""Files damaged at random, JSON with other values, and files with another header whose checksum is right."""
 
 from __future__ import annotations
 
+import copy
 import json
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,17 @@ from safetensors.torch import load_file, save_file
 
 from bayescore.io import _checksum
 
-__all__ = ["check_that_damage_is_refused", "header_of", "mutated", "read_or_refused", "with_header"]
+__all__ = [
+    "INSIDE",
+    "OUTSIDE",
+    "check_that_damage_is_refused",
+    "header_of",
+    "mutate",
+    "mutated",
+    "read_or_refused",
+    "with_header",
+    "write_zip",
+]
 
 
 def header_of(path: Path) -> dict[str, Any]:
@@ -77,11 +89,11 @@ def mutated(header: dict[str, Any], rng: random.Random) -> str:
         if what == "delete":
             del place[key]
         elif what == "change":
-            place[key] = rng.choice(strange)
+            place[key] = copy.deepcopy(rng.choice(strange))
         elif isinstance(place, dict):
-            place["another"] = rng.choice(strange)
+            place["another"] = copy.deepcopy(rng.choice(strange))
         else:
-            place.append(place[key] if what == "double" else rng.choice(strange))
+            place.append(copy.deepcopy(place[key] if what == "double" else rng.choice(strange)))
         if not header:
             break
     text = json.dumps(header)
@@ -89,3 +101,120 @@ def mutated(header: dict[str, Any], rng: random.Random) -> str:
     for word, value in nested.items():
         text = text.replace(word, value)
     return text
+
+
+# -- any file of JSON, zipped or not -----------------------------------------------------------------------
+
+
+def write_zip(path: Path, text: str) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(path.stem, text)
+
+
+STRANGE: list[Any] = [
+    None, True, "text", "../../../secret", "\ud800", "\0", "x" * 5000, [], {}, [[]], [[1], [2, 3]], -1, 0,
+    0.5, 10**30, 10**400, -(10**30), 1e308, 1e-320, float("nan"), float("inf"),
+    [None], ["1"], {"1": 2}, [[[1.0]]], "<script>alert(1)</script>", "NaN", "-Infinity",
+]  # fmt: skip
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container of a JSON value with each of its keys."""
+    items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    found = [(value, key) for key, _ in items]
+    for _, part in items:
+        if isinstance(part, dict | list):
+            found += places(part)
+    return found
+
+
+def change_value(rng: random.Random, value: Any) -> str:
+    container, key = rng.choice(places(value))
+    container[key] = copy.deepcopy(rng.choice(STRANGE))
+    return json.dumps(value)
+
+
+def delete_key(rng: random.Random, value: Any) -> str:
+    container, key = rng.choice(places(value))
+    del container[key]
+    return json.dumps(value)
+
+
+def rename_key(rng: random.Random, value: Any) -> str:
+    objects = [(c, k) for c, k in places(value) if isinstance(c, dict)]
+    container, key = rng.choice(objects)
+    names = [
+        "",
+        "beta[0]",
+        "beta[1",
+        "a[99999999999999999999]",
+        "b[1,1,1]",
+        "a\nb",
+        "data",
+        "x" * 5000,
+        "9[9]",
+    ]
+    container[rng.choice(names)] = container.pop(key)
+    return json.dumps(value)
+
+
+def nest(rng: random.Random, value: Any) -> str:
+    depth = rng.choice([2, 40, 130, 900, 5000, 100_000])
+    container, key = rng.choice(places(value))
+    container[key] = "HERE"
+    return json.dumps(value).replace('"HERE"', "[" * depth + "1" + "]" * depth, 1)
+
+
+def replace_whole(rng: random.Random, value: Any) -> str:
+    return rng.choice(
+        ["", "null", "[]", "{}", "[{}]", "3", '"text"', "9" * 5000, "[[1]]", "[{}, {}]", "\x00", "{"]
+    )
+
+
+def flip_bytes(rng: random.Random, content: bytes) -> bytes:
+    changed = bytearray(content)
+    for _ in range(rng.choice([1, 1, 2, 8])):
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def flip_the_directory(rng: random.Random, content: bytes) -> bytes:
+    """A change in the last bytes, where a zip file says what it holds."""
+    changed = bytearray(content)
+    changed[-1 - rng.randrange(min(90, len(changed)))] = rng.randrange(256)
+    return bytes(changed)
+
+
+def truncate(rng: random.Random, content: bytes) -> bytes:
+    return content[: rng.randrange(len(content))]
+
+
+def insert(rng: random.Random, content: bytes) -> bytes:
+    at = rng.randrange(len(content))
+    return content[:at] + rng.randbytes(rng.choice([1, 4, 100])) + content[at:]
+
+
+INSIDE: list[Callable[[random.Random, Any], str]] = [
+    change_value,
+    delete_key,
+    rename_key,
+    nest,
+    replace_whole,
+]
+OUTSIDE: list[Callable[[random.Random, bytes], bytes]] = [flip_bytes, flip_the_directory, truncate, insert]
+
+
+def mutate(rng: random.Random, file: Path) -> str:
+    """Change the file in one way; returns which."""
+    if rng.random() < 0.4:
+        outside = rng.choice(OUTSIDE)
+        file.write_bytes(outside(rng, file.read_bytes()))
+        return outside.__name__
+    inside = rng.choice(INSIDE)
+    if file.suffix != ".zip":
+        file.write_text(inside(rng, json.loads(file.read_text())), encoding="utf-8")
+        return inside.__name__
+    with zipfile.ZipFile(file) as archive:
+        value = json.loads(archive.read(archive.namelist()[0]))
+    write_zip(file, inside(rng, value))
+    return inside.__name__

@@ -6,7 +6,8 @@ import pytest
 
 from bayescore.cli import main
 from bayescore.models import mlp
-from bayescore.nn import Posterior
+from bayescore.nn import Posterior, load_state
+from bayescore.nn.checkpoint import write_checkpoint
 
 pytest.importorskip("sklearn")
 SMALL = [
@@ -42,6 +43,52 @@ def test_training_prints_its_scores_and_writes_its_files(method, tmp_path, capsy
     assert type(posterior).__name__.lower().startswith(("gaussian", "point", "dropout"))
 
 
+def test_training_goes_on_from_its_checkpoint(tmp_path, capsys):
+    whole, cut, saved = (tmp_path / f"{name}.safetensors" for name in ("whole", "cut", "run"))
+    long = [*SMALL, "--epochs", "4"]
+    assert run([*long, "--output", str(whole)], capsys)[0] == 0
+
+    written = []
+
+    def stop_after_two(path, *rest):
+        write_checkpoint(path, *rest)
+        written.append(path)
+        if len(written) == 2:
+            raise SystemExit(9)  # as a kill would, after the second epoch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bayescore.nn.loop.write_checkpoint", stop_after_two)
+        assert run([*long, "--checkpoint", str(saved)], capsys)[0] == 9
+    code, said = run([*long, "--checkpoint", str(saved), "--output", str(cut)], capsys)
+    assert code == 0
+    assert f"continuing from {saved}" in said.out.replace("\n", "")
+    assert cut.read_bytes() == whole.read_bytes()
+    assert len(load_state(saved)["history"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--epochs", "3"], "its epochs is 2, this one's is 3"),
+        (["--method", "plain"], "its method is 'proximal', this one's is 'plain'"),
+        (["--fraction", "0.2"], "its num_data is 120, this one's is 240"),
+        (["--batch-size", "16"], "its batch_size is 32, this one's is 16"),
+        (["--hidden", "12"], "this one's is [12"),
+        (["--seed", "1"], "its seed is 0, this one's is 1"),
+        (["--set", "lr=0.25"], "its lr is the default, this one's is 0.25"),
+    ],
+)
+def test_the_checkpoint_of_another_run_is_refused(arguments, sentence, capsys, tmp_path):
+    saved = tmp_path / "run.safetensors"
+    assert run([*SMALL, "--checkpoint", str(saved)], capsys)[0] == 0
+    before = saved.read_bytes()
+    code, said = run([*SMALL, "--checkpoint", str(saved), *arguments], capsys)
+    assert code == 2
+    assert "run.safetensors is the checkpoint of another run: " in said.err
+    assert sentence in said.err
+    assert saved.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -51,8 +98,13 @@ def test_training_prints_its_scores_and_writes_its_files(method, tmp_path, capsy
         (["--hidden", "10,x"], "--hidden"),
         (["--epochs", "0"], "--epochs"),
         (["--output", "net.txt"], ".safetensors"),
+        (["--checkpoint", "run.pt"], "--checkpoint must end in .safetensors"),
+        (["--checkpoint", "no/run.safetensors"], "there is no folder no"),
+        (["--checkpoint", "a.safetensors", "--output", "./a.safetensors"], "are the same file"),
         (["--set", "lr"], "key=value"),
         (["--set", "colour=3"], "colour"),
+        (["--set", "prior_sd=" + "[" * 5000], "prior_sd must be a positive number"),
+        (["--set", "prior_sd=" + "9" * 5000], "prior_sd must be a positive number"),
         (["--hidden", "99999999999"], "--hidden must be at most 1,000,000; got 99999999999"),
         (["--hidden", "600000,600000"], "make --hidden smaller"),
         (["--epochs", "99999999999999999999"], "--epochs must be at most 1,000,000,000"),

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from bayescore.io import MAX_HEADER, read_tensors, refusing_damage, replacing, write_bytes, write_tensors
@@ -222,6 +222,23 @@ def test_a_header_beyond_64_mb_is_neither_written_nor_read(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "header",
+    [
+        '"__metadata__":{' + ",".join(f'"{n:x}":""' for n in range(3_000_000)) + "}",
+        ",".join(f'"{n:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for n in range(500_000)),
+        '"__metadata__":{"sha256":"","json":"' + "[]," * 10_000_000 + '"}',
+    ],
+    ids=["metadata", "tensors", "json"],
+)
+def test_a_header_that_would_fill_the_memory_is_refused_before_it_is_parsed(tmp_path, header):
+    content = f"{{{header}}}".encode()
+    assert len(content) < MAX_HEADER
+    (tmp_path / "file").write_bytes(len(content).to_bytes(8, "little") + content)
+    with pytest.raises(ValueError, match=r"its header holds .* could take [\d,]+ MB, and at most 300 MB"):
+        read_tensors(tmp_path / "file", "toy")
+
+
+@pytest.mark.parametrize(
     ("error", "reason"),
     [
         (KeyError("mean"), "it lacks 'mean'"),
@@ -239,3 +256,44 @@ def test_whatever_a_damaged_file_raises_becomes_one_sentence(error, reason):
         f"file is not a readable toy (damaged, cut short, or written by something else): {reason}"
     )
     assert caught.value.__cause__ is error
+
+
+def test_the_same_content_is_always_the_same_bytes(tmp_path):
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2), "é": torch.zeros(0)}
+    files = set()
+    for number in range(20):
+        write_tensors(tmp_path / "file", {"format": "toy", "x": "é"}, tensors)
+        files.add((tmp_path / "file").read_bytes())
+        assert read_tensors(tmp_path / "file", "toy")[0] == {"format": "toy", "x": "é"}, number
+    assert len(files) == 1
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_whole(tmp_path, monkeypatch):
+    path, opened = tmp_path / "file", []
+
+    def write(number):
+        write_tensors(path, {"format": "toy", "number": number}, {"a": torch.full((1000,), float(number))})
+
+    def open_and_replace(*words, **options):
+        """safe_open opens the file twice: its header and its numbers may be those of two files."""
+        opened.append(words)
+        if len(opened) <= 3:
+            write(len(opened))
+            raise SafetensorError("a header of one file and numbers of another")
+        return safe_open(*words, **options)
+
+    write(0)
+    monkeypatch.setattr("bayescore.io.safe_open", open_and_replace)
+    header, tensors = read_tensors(path, "toy")
+    assert header["number"] == 3
+    assert bool((tensors["a"] == 3).all())
+
+    def fail(*_, **__):
+        opened.append(())
+        raise SafetensorError("damage")
+
+    monkeypatch.setattr("bayescore.io.safe_open", fail)
+    opened.clear()
+    with pytest.raises(SafetensorError, match="damage"):
+        read_tensors(path, "toy")
+    assert len(opened) == 1

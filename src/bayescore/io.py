@@ -22,8 +22,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from bayescore.reading import check_json_memory
+
 __all__ = ["read_tensors", "refusing_damage", "replacing", "write_bytes", "write_tensors"]
 
+ATTEMPTS = 20  # to read a file that is replaced meanwhile
 MAX_HEADER = 64 * 2**20  # bytes: a header beyond is no file of ours, and parsing it would fill the memory
 
 
@@ -54,15 +57,40 @@ def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, T
     """Write tensors and a header of JSON types; NaN and infinities are refused in the header."""
     text = json.dumps(dict(header), allow_nan=False)
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    data = save(plain, {"json": text, "sha256": _checksum(text, plain)})
-    _check_header_size(data[:8])
-    write_bytes(path, data)
+    data = memoryview(save(plain, {"json": text, "sha256": _checksum(text, plain)}))
+    end = 8 + int.from_bytes(data[:8], "little")
+    # safetensors orders its metadata at random: sorted, the same content is always the same bytes
+    outer = json.dumps(json.loads(bytes(data[8:end])), sort_keys=True, separators=(",", ":")).encode()
+    outer += b" " * (-len(outer) % 8)
+    start = len(outer).to_bytes(8, "little")
+    _check_header_size(start)
+    check_json_memory(outer, "the header of the file")
+    with replacing(path) as part, part.open("wb") as file:
+        file.writelines([start, outer, data[end:]])
 
 
 def read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of an undamaged file whose header says that it has this format."""
+    for _ in range(ATTEMPTS):
+        found = _identity(path)
+        try:
+            return _read_tensors(path, format)
+        except (OSError, SafetensorError, ValueError):
+            # safetensors opens the file by its name more than once, and another process may have replaced it
+            if _identity(path) == found:
+                raise
+    return _read_tensors(path, format)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with path.open("rb") as start:
-        _check_header_size(start.read(8))
+        size = _check_header_size(start.read(8))
+        check_json_memory(start.read(size), "its header")
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         text, checksum = metadata.get("json"), metadata.get("sha256")
@@ -121,11 +149,12 @@ def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check_header_size(start: bytes) -> None:
-    """Raise unless the header, whose size a file begins with, is small enough to be read."""
+def _check_header_size(start: bytes) -> int:
+    """The size of the header, with which a file begins; raise unless it is small enough to be read."""
     size = int.from_bytes(start, "little")
     if size > MAX_HEADER:
         raise ValueError(f"its header has {size:,} bytes, more than the {MAX_HEADER:,} that a file may have")
+    return size
 
 
 def _finite(text: str) -> float:

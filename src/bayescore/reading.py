@@ -1,7 +1,9 @@
 """Reading what others wrote: files of limited size, compressed or not, and JSON.
 
-A small compressed file can hold any amount of zeros, so its content is counted while it is read. What is
-damaged, too large or of another kind raises ValueError, and what is not there FileNotFoundError.
+A small compressed file can hold any amount of zeros, so its content is counted while it is read; a small JSON
+text can become large in memory, so what it will take is estimated before it is parsed. No file of JSON takes
+more than 600 MB. What is damaged, too large or of another kind raises ValueError, and what is not there
+FileNotFoundError.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-__all__ = ["parse_json", "read_content", "read_json", "read_text"]
+__all__ = ["check_json_memory", "json_memory", "parse_json", "read_content", "read_json", "read_text"]
 
-TEXT_LIMIT = 256 * 2**20
-PARTS_LIMIT = 5_000_000  # "[]," takes 3 bytes in a file and 64 in memory
+TEXT_LIMIT = 128 * 2**20
+WIDE_LIMIT = TEXT_LIMIT // 4  # one character beyond ASCII can make every character take four bytes
+JSON_LIMIT = 300 * 2**20
+#: bytes that Python takes, at most, for what begins or is separated by a sign: a list, an object with one
+#: entry, half of a string with its place among the keys of an object, a number with its place in a list
+JSON_COSTS = {"[": 90, "{": 120, '"': 60, ",": 40}
 CHUNK = 2**20
 # what zipfile, gzip and zlib raise for damage; RuntimeError is an encrypted file or an unknown compression
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, UnicodeDecodeError)
@@ -56,32 +62,50 @@ def read_content(path: Path, limit: int, remedy: str = "replace it", what: str =
 
 
 def read_text(path: Path, what: str = "file") -> str:
-    """The text of a file of at most 256 MB, which must be UTF-8."""
+    """The text of a file of at most 128 MB, which must be UTF-8."""
+    content = read_content(path, TEXT_LIMIT, what=what)
+    if len(content) > WIDE_LIMIT and not content.isascii():
+        raise ValueError(
+            f"{path} holds {len(content):,} bytes, and at most {WIDE_LIMIT:,} are read of a text with "
+            "characters beyond ASCII; replace it"
+        )
     try:
-        return read_content(path, TEXT_LIMIT, what=what).decode()
+        return content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8 ({error}); save it as such") from error
 
 
 def read_json(path: Path) -> Any:
-    """The value that a JSON file of at most 256 MB holds."""
+    """The value that a JSON file of at most 128 MB holds."""
     return parse_json(read_text(path), str(path))
 
 
 def parse_json(text: str, label: str) -> Any:
     """The value that a JSON text holds; `label` says whose text it is."""
-    parts = sum(text.count(sign) for sign in '[{"')
-    if parts > PARTS_LIMIT:
-        raise ValueError(
-            f"{label} holds about {parts:,} lists, objects and strings, and at most "
-            f"{PARTS_LIMIT:,} are read; replace it"
-        )
+    check_json_memory(text, label)
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError(f"{label} is not readable JSON: it is nested too deeply") from None
     except ValueError as error:  # also a whole number of thousands of digits
         raise ValueError(f"{label} is not readable JSON: {error}") from error
+
+
+def check_json_memory(text: str | bytes, label: str) -> None:
+    """Raise if the value of a JSON text would take more than 300 MB."""
+    need = json_memory(text)
+    if need > JSON_LIMIT:
+        raise ValueError(
+            f"{label} holds numbers, texts, lists and objects that could take {need / 2**20:,.0f} MB, and at "
+            f"most {JSON_LIMIT / 2**20:,.0f} MB are read; replace it"
+        )
+
+
+def json_memory(text: str | bytes) -> int:
+    """The most bytes that the value of a JSON text can take."""
+    if isinstance(text, bytes):
+        return len(text) + sum(cost * text.count(sign.encode()) for sign, cost in JSON_COSTS.items())
+    return len(text) + sum(cost * text.count(sign) for sign, cost in JSON_COSTS.items())
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-__all__ = ["Streams", "generator"]
+__all__ = ["Streams", "check_seed", "generator"]
 
 
 def generator(
@@ -29,11 +29,18 @@ def generator(
     if seed is None:
         rng.seed()
     elif isinstance(seed, int) and not isinstance(seed, bool):
+        check_seed(seed)
         mixed = blake2b(f"{purpose}:{seed}".encode(), digest_size=7).digest()
         rng.manual_seed(int.from_bytes(mixed) if purpose else seed)
     else:
         raise TypeError(f"a seed is an int, a torch.Generator or None; got {seed!r}")
     return rng
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless torch's generators, and the files of fits, can hold the seed."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"a seed must be from -2^63 to 2^64 - 1; got a number of {seed.bit_length()} bits")
 
 
 class Streams:

@@ -224,3 +224,18 @@ def test_the_first_argument_may_be_a_point_away_from_the_origin() -> None:
     mean = normal(3)
     fit = bs.fit(TARGET, FullGaussian.init(3, mean=mean), GSM(), steps=1)
     assert fit.family.mean.shape == (3,)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, 10**400])
+def test_a_seed_that_no_file_can_hold_is_refused_before_the_fit(seed: int) -> None:
+    with pytest.raises(ValueError, match=r"a seed must be from -2\^63 to 2\^64 - 1; got "):
+        bs.fit(Gaussian.random(2, seed=0), seed=seed)
+    with pytest.raises(ValueError, match="a seed must be from"):
+        Gaussian.random(2, seed=seed)
+
+
+def test_steps_that_no_file_can_hold_are_refused_before_the_fit() -> None:
+    with pytest.raises(ValueError, match=r"steps must be at most 9,007,199,254,740,992; got"):
+        bs.fit(TARGET, Q, BaM(), steps=2**53 + 1)
+    with pytest.raises(ValueError, match=r"steps must be at most .*; got a number of 3322 bits"):
+        bs.fit(TARGET, Q, BaM(), steps=10**1000)

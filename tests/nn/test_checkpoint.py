@@ -111,8 +111,10 @@ def test_checkpoints_of_other_runs_and_other_files_are_refused(tmp_path: Path) -
         bnn.fit(network(), loader(32, 0), epochs=2, checkpoint=path)
     with pytest.raises(ValueError, match="another run: its method is 'proximal'"):
         bnn.fit(network(), loader(32, 0), epochs=1, method="plain", checkpoint=path)
-    with pytest.raises(ValueError, match="another run: its shapes"):
+    with pytest.raises(ValueError, match=r"another run: its \S+ is \[2, 16\], this one's is \[3, 16\]"):
         bnn.fit(network(3), loader(32, 0), epochs=1, checkpoint=path)
+    with pytest.raises(ValueError, match="another run: its batch_size is 32, this one's is 16"):
+        bnn.fit(network(), loader(32, 0, batch=16), epochs=1, checkpoint=path)
     with pytest.raises(ValueError, match="another run: its lr is the default, this"):
         bnn.fit(network(), loader(32, 0), epochs=1, lr=0.1, checkpoint=path)
     with pytest.raises(ValueError, match="another run: its point_lr is"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
-from toy_run import Failing, Killed, killed, run
+from toy_run import Failing, Killed, Wrapped, killed, run
 
 import bayescore.nn as bnn
 from toy_problem import loader, network, rings
@@ -127,11 +128,22 @@ def test_the_global_stream_is_left_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Fewer(Wrapped):
+    """Only the first batches of those that it says it has."""
+
+    def __init__(self, batches: Any, count: int) -> None:
+        super().__init__(batches)
+        self.count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self.batches, self.count)
+
+
 def test_a_loader_with_fewer_batches_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         fitted(Failing(loader(64, 0, batch=16), 3), checkpoint=tmp_path / "run", checkpoint_every=1)
     with pytest.raises(ValueError, match="after 3 batches of an epoch and the loader gave 2"):
-        fitted(loader(64, 0, batch=32), checkpoint=tmp_path / "run")
+        fitted(Fewer(loader(64, 0, batch=16), 2), checkpoint=tmp_path / "run")
 
 
 def test_steps_between_writes_need_a_file() -> None:

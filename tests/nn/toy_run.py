@@ -16,7 +16,7 @@ from torch import Tensor
 import bayescore.nn as bnn
 from toy_problem import loader, network
 
-__all__ = ["Failing", "Killed", "SlowBatches", "killed", "run"]
+__all__ = ["Failing", "Killed", "SlowBatches", "Wrapped", "killed", "run"]
 
 HERE = Path(__file__).parent
 

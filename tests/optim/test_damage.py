@@ -120,6 +120,7 @@ def test_damaged_checkpoints_are_refused_and_change_nothing(
     [
         ("bam", lambda s: s["param_groups"][0].update(first=None), "first must be a whole number"),
         ("sgld", lambda s: s["param_groups"][0].update(kept=-1), "kept must be at least 0"),
+        ("sgld", lambda s: s["param_groups"][0].update(kept=31), "kept must be at most keep, 30; got 31"),
         ("sgld", lambda s: s["state"][0]["path"].fill_(float("nan")), "path of parameter 0 holds"),
         ("sgld", lambda s: s["state"][0].update(path=torch.zeros(3, 1, 2)), "path of parameter 0 is"),
         ("psgld", lambda s: s["state"][0]["square"].fill_(-1), "square of parameter 0 holds"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -257,3 +259,23 @@ def test_a_tensor_that_comes_late_is_measured_from_its_own_first_step(shell: str
     assert float(opt.state[late]["statistics"][3]) == 10
     assert float(opt.state[early]["statistics"][3]) == 60
     assert "not learned" in opt.status
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_module_that_deepspeed_has_partitioned_is_refused(
+    stage: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
+    model = torch.nn.Linear(3, 2)
+    opt = ProximalScore(model.parameters(), 50)
+    if stage == 3:  # the module's own weights, marked and emptied between their uses
+        for number, p in enumerate(model.parameters()):
+            p.ds_id, p.data = number, torch.empty(0)  # type: ignore[attr-defined]
+    else:  # a flat copy of all of them in their place
+        opt.param_groups[0]["params"] = [torch.zeros(8, requires_grad=True)]
+    for step in (opt.step, lambda: opt.sample().__enter__()):
+        with pytest.raises(TypeError, match=r"sharded parameters are not supported yet.*DeepSpeed"):
+            step()
+    if stage == 3:
+        with pytest.raises(TypeError, match="DeepSpeed"):
+            ProximalScore(model.parameters(), 50)

@@ -298,8 +298,9 @@ def test_a_chain_keeps_at_most_the_given_number_of_states() -> None:
         with opt.sample():
             p.square().sum().backward()
         opt.step()
-        sizes.append(len(opt.state[p]["path"]))
+        sizes.append(opt.param_groups[0]["kept"])
+        assert len(opt.state[p]["path"]) == 6
+        assert int(opt.state[p]["path"].any(1).sum()) == sizes[-1]
     assert max(sizes) == 6
     assert sizes[10 + 2 * 6 - 1] == 6  # full, and nothing was dropped
     assert sizes[10 + 2 * 7 - 1] == 3  # the seventh state thins the path
-    assert opt.param_groups[0]["kept"] == sizes[-1]

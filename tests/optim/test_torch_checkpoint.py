@@ -13,7 +13,6 @@ from small_networks import NETWORKS, OPTIMIZERS, same_state, train
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-from bayescore.optim import SGLD
 from bayescore.optim.base import BayesianOptimizer
 
 # it has one process here, and says so
@@ -23,8 +22,6 @@ CASE = NETWORKS["mlp"]
 
 def fresh(kind: str, **options: Any) -> tuple[nn.Module, BayesianOptimizer]:
     model = CASE.module(torch.float32)
-    if kind.endswith("sgld"):  # the list of states that a chain keeps must have its length when it is loaded
-        return model, SGLD(model.parameters(), 50, preconditioned=kind == "psgld", lr=1e-3, **options)
     return model, OPTIMIZERS[kind](model.parameters(), 50, **options)
 
 
@@ -75,3 +72,48 @@ def test_a_step_without_a_draw_is_still_refused() -> None:
     with pytest.raises(RuntimeError, match="needs 1 draw"):
         opt.step()
     assert opt.param_groups[0]["updates"] == 0
+
+
+class WithAnEmptyTensor(nn.Module):
+    """A layer, and a parameter of no elements, as a block of width zero has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.empty.sum()
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_parameter_without_elements_is_no_obstacle(kind: str, flat: bool, tmp_path: Path) -> None:
+    def made() -> tuple[nn.Module, BayesianOptimizer]:
+        torch.manual_seed(0)
+        model = WithAnEmptyTensor()
+        return model, OPTIMIZERS[kind](model.parameters(), 50)
+
+    def steps(model: nn.Module, opt: BayesianOptimizer) -> None:
+        def closure() -> torch.Tensor:
+            loss: torch.Tensor = model(torch.ones(4, 3)).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        for _ in range(3):
+            opt.step(closure)
+            opt.zero_grad()
+
+    how = StateDictOptions(flatten_optimizer_state_dict=flat)
+    model, opt = made()
+    steps(model, opt)
+    weights, state = get_state_dict(model, opt, options=how)
+    dcp.save({"weights": weights, "state": state}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    again, other = made()
+    weights, state = get_state_dict(again, other, options=how)
+    box = {"weights": weights, "state": state}
+    dcp.load(box, checkpoint_id=tmp_path / "saved", no_dist=True)
+    set_state_dict(again, other, model_state_dict=box["weights"], optim_state_dict=box["state"], options=how)
+    steps(model, opt)
+    steps(again, other)
+    assert same_state(opt, other)

@@ -8,95 +8,21 @@ import random
 import shutil
 import struct
 import tracemalloc
-import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from bayescore.targets.posterior_db import Folder, posteriordb
-from bayescore.targets.posterior_db.target import FURTHER, NATIVE
-
-SERIES = [0.3, 1.1, -0.4, 0.9, 2.2, -1.3, 0.5, 0.1, 1.7, -0.8]
-DATA: dict[str, dict[str, Any]] = {
-    "arK": {"K": 2, "T": 10, "y": SERIES},
-    "blr": {
-        "N": 5,
-        "D": 2,
-        "X": [[1.0, 2.0], [0.5, -1.0], [2.0, 0.1], [0.0, 1.0], [1.5, 1.5]],
-        "y": SERIES[:5],
-    },
-    "diamonds": {"N": 4, "K": 2, "X": [[1, 2.0], [1, -1.0], [1, 0.1], [1, 3.0]], "Y": SERIES[:4]},
-    "eight_schools_noncentered": {"J": 3, "y": [28, 8, -3], "sigma": [15, 10, 16]},
-    "garch11": {"T": 10, "y": SERIES, "sigma1": 0.5},
-    "gp_pois_regr": {"N": 3, "x": [-10, 0, 10], "k": [40, 3, 9], "y": [0.0] * 3},
-    "gp_regr": {"N": 3, "x": [-10, 0, 10], "k": [40, 3, 9], "y": [0.3, 1.0, -1.0]},
-    "logearn_interaction": {
-        "N": 4,
-        "earn": [5e4, 6e4, 2e4, 9e4],
-        "height": [60, 70, 65, 72],
-        "male": [0, 1, 0, 1],
-    },
-    "low_dim_gauss_mix": {"N": 10, "y": SERIES},
-}
-
-
-def write_zip(path: Path, text: str) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(path.stem, text)
-
-
-def columns(values: dict[str, torch.Tensor], chain: int) -> dict[str, list[float]]:
-    found = {}
-    for name, value in values.items():
-        if value.dim() == 2:
-            found[name] = value[chain].tolist()
-        else:
-            found |= {f"{name}[{i + 1}]": value[chain, :, i].tolist() for i in range(value.shape[2])}
-    return found
+from file_damage import mutate
+from toy_posteriordb import DATA, load, write_folder
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a few posteriors, laid out as the database is."""
     root = tmp_path_factory.mktemp("posteriordb")
-    for name in ("posteriors", "data", "reference_draws"):
-        (root / name).mkdir()
-    for model, data in DATA.items():
-        target = (NATIVE.get(model) or FURTHER[model]).from_data(data)
-        points = torch.randn(
-            2, 5, target.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
-        values = target.to_posterior(0.3 * points)["posterior"]
-        values.pop("theta_trans" if model.startswith("eight") else "f_tilde", None)
-        description = {
-            "name": f"small-{model}",
-            "keywords": ["small"],
-            "model_name": model,
-            "data_name": model,
-            "reference_posterior_name": f"small-{model}",
-            "dimensions": dict.fromkeys(values, 1),
-        }
-        (root / "posteriors" / f"small-{model}.json").write_text(json.dumps(description, indent=2))
-        write_zip(root / "data" / f"{model}.json.zip", json.dumps(data))
-        draws = [columns(values, chain) for chain in range(2)]
-        write_zip(root / "reference_draws" / f"small-{model}.json.zip", json.dumps(draws))
+    write_folder(root)
     return root
-
-
-def load(folder: Path, model: str) -> None:
-    """All that a user reads from a posterior."""
-    target = posteriordb(f"small-{model}", folder)
-    if target.has_reference:
-        assert all(value.isfinite().all() for value in target.reference_draws.values())
-        assert target.reference_points.shape[-1] == target.dim
-    value, score = target.log_prob_and_score(torch.zeros(target.dim, dtype=torch.float64))
-    assert value.shape == ()
-    assert score.shape == (target.dim,)
-    assert len(target.names) == target.dim
 
 
 def problem(folder: Path, model: str) -> Exception | None:
@@ -110,117 +36,6 @@ def problem(folder: Path, model: str) -> Exception | None:
 def test_a_whole_folder_is_read(whole: Path) -> None:
     for model in DATA:
         load(whole, model)
-
-
-# -- mutations -----------------------------------------------------------------------------------
-
-STRANGE: list[Any] = [
-    None, True, "text", "../../../secret", "\ud800", "\0", "x" * 5000, [], {}, [[]], [[1], [2, 3]], -1, 0,
-    0.5, 10**30, 10**400, -(10**30), 1e308, 1e-320, float("nan"), float("inf"),
-    [None], ["1"], {"1": 2}, [[[1.0]]],
-]  # fmt: skip
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container of a JSON value with each of its keys."""
-    items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
-    found = [(value, key) for key, _ in items]
-    for _, part in items:
-        if isinstance(part, dict | list):
-            found += places(part)
-    return found
-
-
-def change_value(rng: random.Random, value: Any) -> str:
-    container, key = rng.choice(places(value))
-    container[key] = rng.choice(STRANGE)
-    return json.dumps(value)
-
-
-def delete_key(rng: random.Random, value: Any) -> str:
-    container, key = rng.choice(places(value))
-    del container[key]
-    return json.dumps(value)
-
-
-def rename_key(rng: random.Random, value: Any) -> str:
-    objects = [(c, k) for c, k in places(value) if isinstance(c, dict)]
-    container, key = rng.choice(objects)
-    names = [
-        "",
-        "beta[0]",
-        "beta[1",
-        "a[99999999999999999999]",
-        "b[1,1,1]",
-        "a\nb",
-        "data",
-        "x" * 5000,
-        "9[9]",
-    ]
-    container[rng.choice(names)] = container.pop(key)
-    return json.dumps(value)
-
-
-def nest(rng: random.Random, value: Any) -> str:
-    depth = rng.choice([2, 40, 130, 900, 5000, 100_000])
-    container, key = rng.choice(places(value))
-    container[key] = "HERE"
-    return json.dumps(value).replace('"HERE"', "[" * depth + "1" + "]" * depth, 1)
-
-
-def replace_whole(rng: random.Random, value: Any) -> str:
-    return rng.choice(
-        ["", "null", "[]", "{}", "[{}]", "3", '"text"', "9" * 5000, "[[1]]", "[{}, {}]", "\x00", "{"]
-    )
-
-
-def flip_bytes(rng: random.Random, content: bytes) -> bytes:
-    changed = bytearray(content)
-    for _ in range(rng.choice([1, 1, 2, 8])):
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-    return bytes(changed)
-
-
-def flip_the_directory(rng: random.Random, content: bytes) -> bytes:
-    """A change in the last bytes, where a zip file says what it holds."""
-    changed = bytearray(content)
-    changed[-1 - rng.randrange(min(90, len(changed)))] = rng.randrange(256)
-    return bytes(changed)
-
-
-def truncate(rng: random.Random, content: bytes) -> bytes:
-    return content[: rng.randrange(len(content))]
-
-
-def insert(rng: random.Random, content: bytes) -> bytes:
-    at = rng.randrange(len(content))
-    return content[:at] + rng.randbytes(rng.choice([1, 4, 100])) + content[at:]
-
-
-INSIDE: list[Callable[[random.Random, Any], str]] = [
-    change_value,
-    delete_key,
-    rename_key,
-    nest,
-    replace_whole,
-]
-OUTSIDE: list[Callable[[random.Random, bytes], bytes]] = [flip_bytes, flip_the_directory, truncate, insert]
-
-
-def mutate(rng: random.Random, file: Path) -> str:
-    """Change the file in one way; returns which."""
-    if rng.random() < 0.4:
-        outside = rng.choice(OUTSIDE)
-        file.write_bytes(outside(rng, file.read_bytes()))
-        return outside.__name__
-    inside = rng.choice(INSIDE)
-    if file.suffix != ".zip":
-        file.write_text(inside(rng, json.loads(file.read_text())), encoding="utf-8")
-        return inside.__name__
-    with zipfile.ZipFile(file) as archive:
-        value = json.loads(archive.read(archive.namelist()[0]))
-    write_zip(file, inside(rng, value))
-    return inside.__name__
 
 
 @pytest.mark.parametrize(

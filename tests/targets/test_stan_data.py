@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bayescore.reading import json_memory
 from bayescore.targets.stan.data import data_text
 
 
@@ -68,26 +69,72 @@ def test_a_text_in_place_of_a_path_is_refused() -> None:
 def test_files_larger_than_the_limit_are_refused_before_they_are_read(tmp_path: Path) -> None:
     plain, packed = tmp_path / "data.json", tmp_path / "data.json.zip"
     with plain.open("wb") as file:
-        file.truncate(257 * 2**20)  # a hole, which takes no room on the disk
+        file.truncate(129 * 2**20)  # a hole, which takes no room on the disk
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(plain, "data.json")
     for path in (plain, packed):
         tracemalloc.start()
-        with pytest.raises(ValueError, match="holds at least 269,484,032 bytes, and at most 268,435,456"):
+        with pytest.raises(ValueError, match="holds at least 135,266,304 bytes, and at most 134,217,728"):
             data_text(path)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2**21
 
 
-def test_a_file_that_would_take_much_more_memory_than_room_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["[],", "{},", '{"a":1},', '"ab",', "1.5,", "[[0]],"])
+def test_what_would_take_much_more_room_in_memory_than_in_a_file_is_refused(
+    tmp_path: Path, part: str
+) -> None:
     packed = tmp_path / "data.json.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data.json", '{"y": [' + "[]," * 6_000_000 + "0]}")
-    assert packed.stat().st_size < 50_000
+        archive.writestr("data.json", '{"y": [' + part * 9_000_000 + "0]}")
+    assert packed.stat().st_size < 150_000
     tracemalloc.start()
-    with pytest.raises(ValueError, match="about 6,000,004 lists, objects and strings, and at most 5,000,000"):
+    with pytest.raises(ValueError, match=r"could take [\d,]+ MB, and at most 300 MB are read"):
         data_text(packed)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 50 * 2**20
+    assert peak < 2.1 * 9_000_000 * len(part)  # the bytes and the text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" + "[]," * 50_000 + "0]",
+        "[" + "[1]," * 50_000 + "0]",
+        "[" + "{}," * 50_000 + "0]",
+        "[" + '{"a":1.5},' * 50_000 + "0]",
+        "[" + '{"a":{}},' * 50_000 + "0]",
+        "[" + "1.5," * 50_000 + "0]",
+        "[" + "9" * 40 + ",1" * 50_000 + "]",
+        json.dumps([f"{n:x}" for n in range(50_000)]),
+        json.dumps({f"{n:x}": 0.5 for n in range(50_000)}),
+        json.dumps(["\u00e9\U0001f4a5" * 50_000], ensure_ascii=False),
+    ],
+    ids=lambda text: text[1:9],
+)
+def test_the_estimate_of_memory_is_an_upper_bound(text: str) -> None:
+    tracemalloc.start()
+    value = json.loads(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert value
+    assert peak < json_memory(text) * (4 if not text.isascii() else 1) + 10_000
+
+
+def test_a_long_text_beyond_ascii_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_bytes(b'{"y": "' + b" " * 2**25 + "\U0001f4a5".encode() + b'"}')
+    with pytest.raises(ValueError, match="at most 33,554,432 are read of a text with characters beyond"):
+        data_text(file)
+
+
+@pytest.mark.parametrize("word", ["NaN", '"NaN"'])
+def test_data_that_are_not_a_number_are_named(tmp_path: Path, word: str) -> None:
+    file = tmp_path / "data.json"
+    file.write_text(f'{{"n": 2, "y": [1.0, {word}], "s": [[0.5]]}}')
+    with pytest.warns(UserWarning, match="the data y hold NaN, and a density of NaN is rejected everywhere"):
+        data_text(file)
+    with pytest.warns(UserWarning, match="the data y hold NaN"):
+        data_text({"n": 2, "y": [1.0, float("nan")], "NaN": 3})
+    assert data_text({"NaN": 3}) == ('{"NaN": 3}', {"NaN"})

@@ -30,6 +30,7 @@ from bayescore_lab.bench.results import Part, Ratio, Row
 from bayescore_lab.bench.steppers import step_method
 from bayescore_lab.bench.timing import Notify
 from bayescore_lab.engine.records import Lines, dumps, loads
+from bayescore_lab.engine.shapes import Each, check_shape
 from bayescore_lab.engine.workers import RequestError, Worker, WorkerError
 
 __all__ = [
@@ -130,10 +131,26 @@ class Measurement:
     @classmethod
     def parse(cls, line: bytes) -> Measurement:
         """The inverse of `line`; ValueError where it is no measurement, or one of another version."""
-        try:
-            return cls(**loads(line))
-        except TypeError as problem:
-            raise ValueError("the line is JSON but not a measurement") from problem
+        values = loads(line)
+        check_shape(values, _MEASUREMENT, "the measurement")
+        if strange := values.keys() - _MEASUREMENT.keys():
+            raise ValueError(f"the measurement has the unknown field {min(strange)!r:.40}")
+        if not all(0 < number < math.inf for number in (*values["seconds"], *values["anchor"])):
+            raise ValueError("the measurement has seconds that are not positive numbers")
+        return cls(**values)
+
+
+_MEASUREMENT = {
+    "key": dict,
+    "method": str,
+    "block": str,
+    "seconds": [float],
+    "phases": Each([float]),
+    "numbers": Each(float),
+    "anchor": [float],
+    "note": str,
+    "done": bool,
+}
 
 
 class Measurements:

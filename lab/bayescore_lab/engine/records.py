@@ -29,6 +29,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from bayescore.reading import check_json_memory, json_memory
 from bayescore_lab.engine.files import SIZE_LIMIT, open_to_append, open_to_read
 from bayescore_lab.engine.shapes import Each, OneOf, check_shape
 
@@ -60,6 +61,7 @@ T = TypeVar("T")
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DEPTH = 64  # far more than any record needs, far less than Python's stack holds
 _TOO_DEEP = f"lists and objects are nested more than {_DEPTH} levels deep"
+MEMORY_LIMIT = 400 * 2**20  # of the items of one file, which are read together
 _WHOLE = range(-(2**63), 2**64)  # the whole numbers that every reader of JSON may be expected to hold
 
 
@@ -100,6 +102,7 @@ def dumps(value: Any, **options: Any) -> str:
 
 def loads(text: str | bytes) -> Any:
     """The value behind `dumps`, with the three words back as floats; ValueError for what is no such text."""
+    check_json_memory(text, "the text")
     try:
         value = json.loads(text)
     except RecursionError as problem:
@@ -320,6 +323,7 @@ class Lines(Generic[T]):
         self._names: set[str] = set()
         self._offset = 0
         self._count = 0
+        self._memory = 0  # of the items, at most
 
     def names(self) -> set[str]:
         """The names of all items, including what other processes have added by now."""
@@ -406,6 +410,10 @@ class Lines(Generic[T]):
                     self._offset += length
                     self.corrupt[self._count] = str(problem)
                     continue
+                self._memory += json_memory(line)
+                if self._memory > MEMORY_LIMIT:
+                    words = f"could take more than {MEMORY_LIMIT / 2**20:,.0f} MB in memory; move it away"
+                    raise OSError(errno.EFBIG, words, str(self.path))
                 self._note(item, length)
                 items.append(item)
         return items, False
@@ -417,7 +425,7 @@ class Lines(Generic[T]):
             self._names.add(name)
 
     def _forget(self) -> None:
-        self.corrupt, self._names, self._offset, self._count = {}, set(), 0, 0
+        self.corrupt, self._names, self._offset, self._count, self._memory = {}, set(), 0, 0, 0
 
 
 class RecordStore(Lines[Record]):

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import bayescore as bs
 from bayescore.checks import check_count, check_memory, unknown_name
-from bayescore.cli.terminal import console, errors_as_sentences, warnings_as_sentences
+from bayescore.cli.terminal import UserError, console, errors_as_sentences, warnings_as_sentences
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -77,6 +77,13 @@ def train_command(
             help="Any option of the method, such as lr=0.003; may be repeated.",
         ),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the state of training here after every epoch (.safetensors), and go on from it if "
+            "the file exists."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="The posterior (.safetensors).")] = None,
     plot: Annotated[Path | None, typer.Option(help="A reliability diagram (.png, .pdf or .svg).")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show problems only.")] = False,
@@ -95,13 +102,17 @@ def train_command(
             counts = {"--epochs": epochs, "--batch-size": batch_size, "--draws": draws}
             counts |= {} if patience is None else {"--patience": patience}
             for option, count in counts.items():
-                _check_size(option, count, MOST)
+                check_count(option, count, most=MOST)
             if not -(2**63) <= seed < 2**63:
                 raise ValueError(f"--seed must be a whole number from -2^63 to 2^63 - 1; got {seed}")
             widths = _widths(hidden)
             options = _options(settings or [])
         if output is not None:
-            check_weights(output)
+            check_weights("--output", output)
+        if checkpoint is not None:
+            check_weights("--checkpoint", checkpoint)
+            if output is not None and checkpoint.resolve() == output.resolve():
+                raise UserError("--checkpoint and --output are the same file; name another for one of them")
         if plot is not None:
             check_plot(plot)
         with errors_as_sentences():
@@ -113,8 +124,12 @@ def train_command(
                 f"{len(test):,} to test on",
                 highlight=False,
             )
+            if checkpoint is not None and checkpoint.exists():
+                console().print(f"continuing from {checkpoint}", highlight=False, markup=False)
         with errors_as_sentences():
-            trained = _train(parts, method, widths, epochs, patience, batch_size, seed, quiet, options)
+            trained = _train(
+                parts, method, widths, epochs, patience, batch_size, seed, checkpoint, quiet, options
+            )
             prediction = trained.predict(test.x, draws, batch_size=1000)
             scores = bs.metrics.evaluate(prediction, test.y)
         if not quiet:
@@ -135,14 +150,8 @@ def _widths(text: str) -> list[int]:
     except ValueError:
         raise ValueError(f"--hidden is a list of widths such as 1000,1000; got {text!r}") from None
     for width in widths:
-        _check_size("--hidden", width, WIDEST)
+        check_count("--hidden", width, most=WIDEST)
     return widths
-
-
-def _check_size(option: str, value: int, most: int) -> None:
-    check_count(option, value)
-    if value > most:
-        raise ValueError(f"{option} must be at most {most:,}; got {value}")
 
 
 def _options(words: list[str]) -> dict[str, Any]:
@@ -154,7 +163,7 @@ def _options(words: list[str]) -> dict[str, Any]:
             raise ValueError(f"--set takes key=value; got {word!r}")
         try:
             found[key] = math.inf if text == "inf" else json.loads(text.lower())
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, or none that can be read: the method will judge it
             found[key] = text
     return found
 
@@ -167,6 +176,7 @@ def _train(
     patience: int | None,
     batch_size: int,
     seed: int,
+    checkpoint: Path | None,
     quiet: bool,
     options: dict[str, Any],
 ) -> bs.nn.NetworkFit:
@@ -192,6 +202,7 @@ def _train(
         validation=_loader(validation, 1000),
         patience=patience,
         seed=seed,
+        checkpoint=checkpoint,
         progress=False if quiet else None,
         **options,
     )

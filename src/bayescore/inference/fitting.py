@@ -15,6 +15,7 @@ from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.initial.checks import check_match
 from bayescore.initial.finding import Start, make_start
 from bayescore.methods import METHODS, Method
+from bayescore.rng import check_seed
 from bayescore.targets.base import Target, as_batch
 
 __all__ = ["fit", "fit_many", "resume"]
@@ -84,6 +85,7 @@ def fit_many(
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(f"a seed is an int that a file can hold; got {seed!r}")
+        check_seed(seed)
     targets = _one_per_fit("targets", target, len(seeds))
     if chosen is None:
         if isinstance(family, Start):

@@ -16,6 +16,7 @@ from bayescore.inference.history import History
 from bayescore.io import read_tensors, write_tensors
 from bayescore.methods import by_name as method_by_name
 from bayescore.methods.base import Method, State
+from bayescore.rng import check_seed
 from bayescore.targets.counting import Counts
 
 if TYPE_CHECKING:
@@ -95,8 +96,7 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
     for key in ("notes", "objections"):
         if not all(isinstance(text, str) for text in header[key]):
             raise ValueError(f"its {key} are not texts")
-    if not -(2**63) <= header["seed"] < 2**64:
-        raise ValueError("its seed is not one of 64 bits")
+    check_seed(header["seed"])
     _check_count("horizon", header["horizon"], MAX_COUNT)
     _check_count("step", header["step"], header["horizon"])
     loss_sum, losses, skipped = header["pending"]

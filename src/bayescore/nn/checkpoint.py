@@ -74,6 +74,8 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         state = _decode(header["tree"], tensors)
         if not isinstance(state, dict):
             raise ValueError("it holds no dict")
+        if tensors:
+            raise ValueError(f"it holds the tensor {min(tensors)!r}, and does not say where it belongs")
     return state
 
 
@@ -98,14 +100,15 @@ def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}: {value!r}")
 
 
-def _decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value behind the JSON; its tensors are taken out of `tensors`, each once."""
     if isinstance(tree, list):
         raise ValueError("it holds a list that does not say what it is")
     if not isinstance(tree, dict):
         return tree
     ((kind, value),) = tree.items()
     if kind == "tensor":
-        return tensors[value]
+        return tensors.pop(value)
     if kind == "float" and isinstance(value, str):
         return float(value)
     if kind not in ("dict", "list", "tuple") or not isinstance(value, list):
@@ -254,12 +257,12 @@ def read_checkpoint(path: Path, run: Run) -> RunState:
             raise ValueError("it does not say of which run it is")
         names = matched(there["shapes"], here["shapes"])
         there["shapes"] = {names[name]: shape for name, shape in there["shapes"].items()}
-        missing = object()
-        other = [key for key in {**here, **there} if here.get(key, missing) != there.get(key, missing)]
-    if other:
+        difference = _difference(here, there, "the default")
+        if difference.startswith("its shapes "):  # name one tensor instead of all
+            difference = _difference(here["shapes"], there["shapes"], "missing")
+    if difference:
         raise ValueError(
-            f"{path} is the checkpoint of another run: its {other[0]} is {_setting(there, other[0])}, "
-            f"this one's is {_setting(here, other[0])}; remove the file or name another"
+            f"{path} is the checkpoint of another run: {difference}; remove the file or name another"
         )
     with restored_on_failure(run.model, run.likelihood):
         try:
@@ -269,9 +272,13 @@ def read_checkpoint(path: Path, run: Run) -> RunState:
             raise ValueError(f"{path} is damaged ({what}); remove the file or name another") from error
 
 
-def _setting(settings: dict[str, Any], key: str) -> str:
-    """A setting for an error message; a missing one is called the default."""
-    return repr(settings[key]) if key in settings else "the default"
+def _difference(here: dict[str, Any], there: dict[str, Any], missing: str) -> str:
+    """The first entry that differs, in words; none if all are equal."""
+    for key in {**here, **there}:
+        one, other = (f"{row[key]!r:.200}" if key in row else missing for row in (there, here))
+        if key not in here or key not in there or here[key] != there[key]:
+            return f"its {key} is {one}, this one's is {other}"
+    return ""
 
 
 def _restore(path: Path, content: dict[str, Any], run: Run) -> RunState:

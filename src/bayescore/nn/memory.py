@@ -174,7 +174,8 @@ def _state(how: _Optimizer, options: dict[str, Any]) -> tuple[float, float]:
             weight.sum().backward()
     optimizer.step()
     most = max(most, _count(optimizer))
-    return most / PROBE, float(optimizer.param_groups[0].get("keep", 0))
+    kept = float(optimizer.param_groups[0].get("keep", 0))  # SGLD's room for them is among its state
+    return most / PROBE - kept, kept
 
 
 def _count(optimizer: Any) -> int:

@@ -132,9 +132,9 @@ def fit(
         raise FileNotFoundError(f"checkpoint: there is no folder {Path(checkpoint).absolute().parent}")
     chosen = select(model, bayesian, point)
     settings = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
-    settings["point_lr"] = point_lr
-    settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
     batches = _batches(train_loader)
+    settings |= {"point_lr": point_lr, "batch_size": _batch_size(train_loader), "batches": batches}
+    settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
     steps = None if batches is None else batches * epochs
     trained = training_method(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
     schedule = torch.optim.lr_scheduler.LambdaLR(

@@ -48,7 +48,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import unknown_name
-from bayescore.optim.checkpoint import check_checkpoint, possible, restored_tensors
+from bayescore.optim.checkpoint import check_checkpoint, impossible_options, possible, restored_tensors
 from bayescore.optim.distributed import check_processes_agree, check_whole
 from bayescore.optim.engine import (
     Bucket,
@@ -327,13 +327,14 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     # -- parameters and their state ----------------------------------------------------------------------
 
-    def _members(self, frozen: bool = False) -> Iterator[Member]:
-        """The trained tensors; with `frozen`, also those that were trained before they were frozen."""
+    def _members(self, frozen: bool = False, empty: bool = False) -> Iterator[Member]:
+        """The trained tensors; with `frozen`, also those that were trained before they were frozen; with
+        `empty`, also those without elements, which have nothing to train but a place in a checkpoint."""
         number = -1
         for group in self.param_groups:
             for position, p in enumerate(group["params"]):
                 number += 1
-                if p.numel() and (p.requires_grad or (frozen and self._has_state(p))):
+                if (p.numel() or empty) and (p.requires_grad or (frozen and self._has_state(p))):
                     member = Member(number, group, position, p, self.state[p])
                     if not self._open and self._versions.get(p) != version(p):
                         self._synchronise(member)
@@ -554,9 +555,11 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 raise
         draws = self._head["taken"]
         if not draws and self._is_dry_run():
-            list(self._members())  # makes the state
+            list(self._members(empty=True))  # makes the state
             return loss
         if draws < self.least_draws:
+            for group in self.param_groups:
+                check_whole(group["params"])
             raise RuntimeError(
                 f"{type(self).__name__} needs {self.least_draws} draw(s) per step and there were {draws}; "
                 "use `with opt.sample(): loss.backward()` that many times before opt.step(), "
@@ -791,7 +794,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if self._open or self._head["taken"]:
             raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
         self._release_draws()  # of a block that failed because it had no gradient
-        list(self._members())  # makes the state
+        list(self._members(empty=True))  # makes the state
         self._check_state()
         found = super().state_dict()
         for group in found["param_groups"]:
@@ -842,7 +845,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         try:
             self._make_state(member, mean)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
+            raise impossible_options(error) from error
         if isinstance(options["prior_mean"], str):
             member.state["prior_mean"] = mean
         return member.state

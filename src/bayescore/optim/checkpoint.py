@@ -12,7 +12,7 @@ from torch import Tensor
 from bayescore.optim.gradients import LARGEST
 from bayescore.posteriors.wrappers import matched
 
-__all__ = ["check_checkpoint", "possible", "restored_tensors"]
+__all__ = ["check_checkpoint", "impossible_options", "possible", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
 NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
@@ -42,7 +42,8 @@ def check_checkpoint(
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"this is not a state dict of a bayescore optimizer: {error!r}") from error
     if made_by != method:
-        raise ValueError(f"the checkpoint was made by {made_by} and this optimizer is {method}")
+        other = made_by if isinstance(made_by, str) else f"a {type(made_by).__name__}"
+        raise ValueError(f"the checkpoint was made by {other[:100]} and this optimizer is {method}")
     here = [len(group["params"]) for group in groups]
     if sizes != here:
         raise ValueError(
@@ -59,7 +60,7 @@ def check_checkpoint(
         try:
             options(old, new)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
+            raise impossible_options(error) from error
         for j, (key, p, name, other) in enumerate(_rows(old, new)):
             if name != other:
                 raise ValueError(
@@ -76,21 +77,26 @@ def check_checkpoint(
                 _check_tensors(found, initial(new, old, j), called)
 
 
+def impossible_options(error: Exception) -> ValueError:
+    """The error for options that raised another, whose message may hold a tensor or torch's own stack."""
+    words = " ".join(str(error).split())[:300]
+    return ValueError(f"the checkpoint is damaged: its options make no sense ({words})")
+
+
 def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str) -> None:
     """Raise unless a parameter's tensors have the shapes and kinds of its initial state.
 
-    A tensor that is initially empty may have grown along its first dimension (SGLD's path). A tensor that the
-    initial state lacks, left from options that were changed during the run, has the parameter's shape.
+    A tensor that the initial state lacks, left from options that were changed during the run, has the
+    parameter's shape.
     """
     for what in {**wanted, **found}:
         value, like = found.get(what), wanted.get(what, wanted["mean"])
-        lead = 1 if like.dim() and not len(like) else 0
         if (
             not isinstance(value, Tensor)
+            or not isinstance(what, str)
             or what.startswith("sum_")  # of a step that was not finished
             or not value.is_floating_point()
-            or value.dim() != like.dim()
-            or value.shape[lead:] != like.shape[lead:]
+            or value.shape != like.shape
         ):
             raise ValueError(
                 f"the checkpoint is damaged: {what} of {called} is missing or of another shape or kind"

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayescore.optim.losses import LOSSES
 
@@ -32,11 +32,17 @@ def check_whole(weights: Iterable[Tensor]) -> None:
     """Raise unless the memory of this process holds every weight."""
     tensors = sys.modules.get("torch.distributed.tensor")
     distributed = () if tensors is None else (tensors.DTensor,)
+    with_deepspeed = "deepspeed" in sys.modules
     for weight in weights:
         if isinstance(weight, distributed):
             what = "a DTensor (fully_shard, tensor parallel)"
         elif hasattr(weight, "_fsdp_flattened"):  # of a flat parameter, and of the views into it
             what = "a part of FullyShardedDataParallel"
+        elif hasattr(weight, "ds_id"):  # stage 3 empties the weights between their uses
+            what = "partitioned by DeepSpeed (ZeRO stage 3)"
+        elif with_deepspeed and not isinstance(weight, nn.Parameter):
+            # stages 1 and 2 put one flat float32 copy of all weights in the place of the module's
+            what = "no weight of a module but a flat partition (DeepSpeed, ZeRO stage 1 or 2)"
         elif weight.is_meta:
             raise ValueError(
                 f"a parameter of the shape {tuple(weight.shape)} is on the meta device and has no numbers; "

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Unpack
 import torch
 from torch import Tensor, nn
 
-from bayescore.checks import check_count
+from bayescore.checks import check_count, check_memory
 from bayescore.optim.base import BayesianOptimizer, Seen
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
@@ -101,10 +101,19 @@ class SGLD(BayesianOptimizer):
         check_count("thin", group["thin"])
         check_count("keep", group["keep"], 2)
         check_count("kept", group["kept"], 0)
+        if group["kept"] > group["keep"]:
+            raise ValueError(f"kept must be at most keep, {group['keep']}; got {group['kept']}")
 
     def _init_state(self, member: Member, mean: Tensor) -> None:
+        # room for all states at once: torch.distributed.checkpoint loads into tensors of the final shape
+        keep = member.group["keep"]
+        if not mean.is_meta:
+            need = keep * mean.numel() * mean.element_size()
+            check_memory(f"keeping {keep} states of the chain", need, mean.device, "lower keep")
+        path = mean.new_zeros(keep, *mean.shape)
         # a weight that was frozen until now had this value in all states that were kept of the others
-        member.state["path"] = mean.expand(member.group["kept"], *mean.shape).clone()
+        path[: member.group["kept"]] = mean
+        member.state["path"] = path
         if member.group["preconditioned"]:
             member.state["square"] = torch.zeros_like(mean)
 
@@ -131,13 +140,15 @@ class SGLD(BayesianOptimizer):
         age = group["updates"] - group["burn_in"]
         if not moved or age <= 0 or age % group["thin"]:
             return moved
-        for member in self._members(frozen=True):
-            state = member.state
-            state["path"] = torch.cat([state["path"], state["mean"].unsqueeze(0)])
-            if len(state["path"]) > group["keep"]:
-                state["path"] = state["path"][1::2].clone()
-        kept = group["kept"] + 1
-        full = kept > group["keep"]
+        members, kept = list(self._members(frozen=True)), group["kept"] + 1
+        full = kept > min(len(member.state["path"]) for member in members)
+        for member in members:
+            path, mean = member.state["path"], member.state["mean"]
+            if full:  # of the kept states and this one, numbers 1, 3, 5, ... remain
+                states = torch.cat([path[: kept - 1], mean.unsqueeze(0)])[1::2]
+                path.zero_()[: len(states)] = states
+            else:
+                path[kept - 1] = mean
         for each in self.param_groups:
             each["kept"] = kept // 2 if full else kept
             each["thin"] *= 2 if full else 1
@@ -151,7 +162,9 @@ class SGLD(BayesianOptimizer):
                 "are burn-in; train longer or lower burn_in"
             )
         return DrawsPosterior(
-            model, {name: m.state["path"].clone() for name, m in members.items()}, likelihood=likelihood
+            model,
+            {name: m.state["path"][: self._head["kept"]].clone() for name, m in members.items()},
+            likelihood=likelihood,
         )
 
     def _precision_status(self) -> str:

@@ -311,7 +311,7 @@ class WeightPosterior(Posterior):
     @classmethod
     def unpack(cls, file: PosteriorFile, model: Any, likelihood: Any) -> Self:
         with file.refusing_damage():
-            config = dict(file.header.get("config", {}))
+            config = dict(file.header["config"])
             shapes = {name: tuple(shape) for name, shape in file.header["shapes"].items()}
             like = file.likelihood(likelihood)
         own = own_tensors(model)
@@ -329,6 +329,7 @@ class WeightPosterior(Posterior):
         copy_into(own, fixed)
         with file.refusing_damage():
             posterior = cls.rebuild(model, random, like.to(device), **config)
+            file.check_all_used(*posterior.pack())
         copy_into(own, posterior.centre())
         return posterior
 

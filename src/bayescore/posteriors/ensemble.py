@@ -88,7 +88,9 @@ class Ensemble(Posterior):
         ]
         members = [unpack_posterior(part, own, likelihood) for part, own in zip(parts, models, strict=True)]
         with file.refusing_damage():
-            return cls(members)
+            ensemble = cls(members)
+            file.check_all_used({"kind": cls.kind, "members": headers}, ensemble.pack()[1])
+            return ensemble
 
 
 def _with_one_likelihood(rows: list[Any]) -> list[ClassPrediction] | list[ValuePrediction]:

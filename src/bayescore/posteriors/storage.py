@@ -101,6 +101,14 @@ class PosteriorFile:
                     f"{self.path} is damaged: its tensor {bad[0]} does not fit what its header says"
                 )
 
+    def check_all_used(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Raise if the file holds more than the posterior that was made of it would write."""
+        found = {key: value for key, value in self.header.items() if key not in ("format", "shapes")}
+        if found != {key: value for key, value in header.items() if key != "shapes"}:
+            raise ValueError("its header is not that of a posterior of its kind")
+        if len(self.tensors) != len(tensors):
+            raise ValueError("it holds tensors that a posterior of its kind does not have")
+
 
 def likelihood_header(like: Likelihood) -> dict[str, Any]:
     """Name and options of a likelihood; for a callable or a user's class, only the name "function"."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import time
 from typing import ClassVar
@@ -29,6 +30,7 @@ from bayescore_lab.bench.step import (
     step_part,
 )
 from bayescore_lab.bench.timing import interval_or_range
+from bayescore_lab.engine.records import dumps
 from bayescore_lab.engine.workers import RequestError, WorkerError
 
 
@@ -117,6 +119,32 @@ def test_a_method_that_fails_says_why_and_the_others_go_on(pretend):
     assert (rows["sgld"].note, rows["sgld"].done) == ("no", True)
     assert (rows["bam"].note, rows["bam"].done) == ("killed by the system", False)
     assert len(rows["sgd"].seconds) == len(rows["adamw"].seconds) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("key", [], "['key'] is a list; expected an object"),
+        ("method", 3, "['method'] is 3; expected a string"),
+        ("seconds", [1.0, "x"], "['seconds'][1] is 'x'; expected a number"),
+        ("seconds", [0.0], "seconds that are not positive"),
+        ("anchor", [float("nan")], "seconds that are not positive"),
+        ("phases", {"step": 1.0}, "['phases']['step'] is 1.0; expected a list"),
+        ("numbers", {"peak": None}, "['numbers']['peak'] is None; expected a number"),
+        ("note", True, "['note'] is True; expected a string"),
+        ("done", 1, "['done'] is 1; expected true or false"),
+        ("colour", 1, "unknown field 'colour'"),
+    ],
+)
+def test_a_measurement_of_other_kinds_is_refused(field, value, words):
+    row = Measurement({"net": "mlp"}, "adamw", "a", [1.0], {"step": [0.5]}, {"peak": 1e9}, [2.0])
+    assert Measurement.parse(row.line()) == row
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Measurement.parse((dumps({**vars(row), field: value}) + "\n").encode())
+    lacking = {name: entry for name, entry in vars(row).items() if name != field}
+    if field != "colour":
+        with pytest.raises(ValueError, match=f"lacks '{field}'"):
+            Measurement.parse((dumps(lacking) + "\n").encode())
 
 
 def test_a_second_run_measures_only_what_is_missing(pretend, tmp_path):

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from bayescore.reading import parse_json, read_text
 
 __all__ = ["Data", "data_text"]
+
+NAN = "NaN"  # in JSON with Python's or Stan's extension
 
 Data = Mapping[str, Any] | str | os.PathLike[str] | None
 
@@ -25,11 +28,13 @@ def data_text(data: Data) -> tuple[str, frozenset[str]]:
     if isinstance(data, Mapping):
         try:
             plain = {_name(name): _plain(name, value) for name, value in data.items()}
-            return json.dumps(plain), frozenset(plain)
+            text = json.dumps(plain)
         except RecursionError:
             raise ValueError(
                 "the data are nested too deeply, or a list holds itself; give flat arrays"
             ) from None
+        _warn_of_nan(text, plain)
+        return text, frozenset(plain)
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         text = read_text(path, "data file")
@@ -37,8 +42,33 @@ def data_text(data: Data) -> tuple[str, frozenset[str]]:
         if not isinstance(found, dict):
             kind = type(found).__name__
             raise ValueError(f"{path} must hold a JSON object, the data by name; it holds a {kind}")
+        _warn_of_nan(text, found)
         return text, frozenset(found)
     raise TypeError(f"data must be a dict, the path of a JSON file or None; got {type(data).__name__}")
+
+
+def _warn_of_nan(text: str, data: Mapping[str, Any]) -> None:
+    """Name the data that hold NaN, as a number or as the word that Stan reads as one."""
+    if NAN in text:
+        names = [name for name, value in data.items() if _holds_nan(value)]
+        if names:
+            warnings.warn(
+                f"the data {', '.join(names)[:200]} hold NaN, and a density of NaN is rejected everywhere; "
+                "leave missing values out, or make them parameters",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _holds_nan(value: Any) -> bool:
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list | dict):
+            parts.extend(part.values() if isinstance(part, dict) else part)
+        elif part == NAN or (isinstance(part, float) and math.isnan(part)):
+            return True
+    return False
 
 
 def _name(name: object) -> str:
