@@ -9,7 +9,7 @@ calls the same thing later; they are translated here. In those words "proximal" 
     metric="euclidean", or any other family     methods.ProximalDescent
     solver="gradient" for a network             optim.ProximalDescent
 
-The default optimizer of networks came later and has a word of its own, "proximal-score".
+The default optimizer of networks came later and has a word of its own, "default".
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ def network_optimizer(name: str, params: Iterable[Any], num_data: int, **recorde
         return WithoutResidual(params, num_data, **options)
     solver, published = options.pop("solver", "exact"), options.pop("published", False)
     kinds: dict[str, type[BayesianOptimizer]] = {
-        "default": optim.ProximalScore,
         "proximal": optim.CalibratedScore if solver == "exact" else optim.ProximalDescent,
-        "proximal-score": optim.ProximalScore,
+        "default": optim.ProximalScore,
         "advi": optim.ADVI,
         "bam": optim.BaM if published else optim.PairedBaM,
         "sgld": optim.SGLD,

@@ -104,7 +104,7 @@ def test_batch_of_bam_and_gsm_is_their_number_of_draws():
     [
         ("proximal", {"batch_size": 8}, optim.CalibratedScore),
         ("proximal", {"solver": "exact"}, optim.CalibratedScore),
-        ("proximal-score", {"batch_size": 8}, optim.ProximalScore),
+        ("default", {"batch_size": 8}, optim.ProximalScore),
         ("proximal", {"solver": "gradient", "batch_size": 8}, optim.ProximalDescent),
         ("bam", {}, optim.PairedBaM),
         ("bam", {"published": True}, optim.BaM),

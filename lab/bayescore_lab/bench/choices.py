@@ -137,12 +137,12 @@ METHODS: dict[str, StepMethod] = {
     for method in (
         _torch("adamw", "AdamW, default", 4.2, "AdamW"),
         _torch("adamw-fused", "AdamW, fused", 4.1, "AdamW", fused=True),
-        _ours("proximal", "ProximalScore", 5.5, "proximal-score"),
+        _ours("proximal", "ProximalScore", 5.5, "default"),
         _ours(
             "proximal-in-backward",
             "ProximalScore, update_in_backward",
             4.5,
-            "proximal-score",
+            "default",
             update_in_backward=True,
         ),
         _ours("calibrated", "CalibratedScore", 5.5, "proximal"),
@@ -174,7 +174,7 @@ SCALING_METHODS: dict[str, StepMethod] = {
     for method in (
         StepMethod("copy", "copy_", 4.0, "copy"),
         *(
-            _ours(f"proximal-{draws}-draws", f"ProximalScore, S={draws}", 9.5, "proximal-score", draws)
+            _ours(f"proximal-{draws}-draws", f"ProximalScore, S={draws}", 9.5, "default", draws)
             for draws in (2, 5, 10, 20, 50)
         ),
     )
