@@ -30,7 +30,6 @@ __all__ = [
     "EpochState",
     "Run",
     "RunState",
-    "cycle_start",
     "load_state",
     "read_checkpoint",
     "save_state",
@@ -137,7 +136,6 @@ class Run:
         point_optimizer: Adam for parameters that are trained but not random.
         checkpoint: the file, if any.
         checkpoint_every: number of steps after which it is also written within an epoch.
-        cycles: how often the learning rate falls; each time ends with a member of the mixture.
     """
 
     settings: dict[str, Any]
@@ -154,16 +152,10 @@ class Run:
     checkpoint: Path | None = None
     checkpoint_every: int | None = None
     progress: bool | None = None
-    cycles: int = 1
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-    def finished_cycles(self, epoch: int) -> int:
-        """How many cycles have ended with this epoch; one run is one cycle, which needs no mixture."""
-        ends = (cycle_start(number + 1, self.cycles, self.epochs) for number in range(self.cycles))
-        return sum(epoch >= end for end in ends) if self.cycles > 1 else 0
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -206,11 +198,6 @@ class Run:
             torch.cuda.set_rng_state(states["cuda"], self.device)
 
 
-def cycle_start(number: int, cycles: int, epochs: int) -> int:
-    """The number of epochs before a cycle."""
-    return number * epochs // cycles
-
-
 @dataclass
 class EpochState:
     """The progress of an unfinished epoch."""
@@ -234,7 +221,6 @@ class RunState:
     best_epoch: int = 0
     seconds: float = 0.0
     unfinished: EpochState | None = None
-    members: list[WeightPosterior] = field(default_factory=list)  # the posteriors after each cycle
 
     @property
     def epoch(self) -> int:
@@ -249,7 +235,6 @@ def write_checkpoint(path: Path, run: Run, state: RunState) -> None:
         "history": state.history,
         "seconds": state.seconds,
         "best": [state.best_nll, state.best_epoch, None if state.best is None else state.best.pack()],
-        "members": [member.pack() for member in state.members],
         "model": own_tensors(run.model),
         "likelihood": run.likelihood.state_dict(),
         "optimizer": run.method.optimizer.state_dict(),
@@ -346,19 +331,12 @@ def _run_state(path: Path, content: dict[str, Any], run: Run) -> RunState:
         if not isinstance(epoch.loss_sum, float) or "cpu" not in epoch.random_states:
             raise TypeError("it does not say where in its epoch it is")
     if best is not None:
-        state.best = _unpacked(path, best, run)
-    state.members = [_unpacked(path, member, run) for member in content["members"]]
-    if len(state.members) != run.finished_cycles(state.epoch):
-        raise ValueError("it does not hold the posterior of every finished cycle")
+        header, tensors = best
+        found = unpack_posterior(PosteriorFile(path, header, tensors), run.model, run.likelihood)
+        if not isinstance(found, WeightPosterior):
+            raise TypeError("its best posterior is a mixture")
+        state.best = found
     return state
-
-
-def _unpacked(path: Path, packed: Any, run: Run) -> WeightPosterior:
-    header, tensors = packed
-    found = unpack_posterior(PosteriorFile(path, header, tensors), run.model, run.likelihood)
-    if not isinstance(found, WeightPosterior):
-        raise TypeError("one of its posteriors is a mixture")
-    return found
 
 
 def _check_tensors(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

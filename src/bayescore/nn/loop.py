@@ -64,8 +64,6 @@ def _next_epoch(run: Run, state: RunState, began: float) -> None:
         _check_num_data(run, run.method.optimizer, state.unfinished)
     state.unfinished = None
     run.method.end_epoch(epoch, run.epochs)
-    if run.finished_cycles(epoch) > len(state.members):
-        state.members.append(run.method.posterior(run.likelihood))
     if run.validation is not None and run.method.has_posterior:
         posterior = run.method.posterior(run.likelihood)
         row["validation_nll"] = nll(posterior, run.validation, run.device)

@@ -9,7 +9,6 @@ import copy
 import math
 import os
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from bayescore.checks import check_count
-from bayescore.nn.checkpoint import Run, RunState, cycle_start
+from bayescore.nn.checkpoint import Run, RunState
 from bayescore.nn.loop import epoch_stream, out_of_patience, train
 from bayescore.nn.methods import training_method
 from bayescore.optim.options import positive
@@ -64,7 +63,6 @@ def fit(
     epochs: int = 20,
     validation: Iterable[Any] | None = None,
     patience: int | None = None,
-    cycles: int = 1,
     num_data: int | None = None,
     bayesian: str | Iterable[str] = "*",
     point: str | Iterable[str] = (),
@@ -93,9 +91,6 @@ def fit(
         validation: batches on which the posterior predictive is scored after every epoch; the best one is
             returned.
         patience: epochs without improvement on validation before training stops; None: never.
-        cycles: let the learning rate fall this many times within the epochs, and return the mixture of the
-            posteriors at the ends of these cycles. At the price of one run, it is less certain where there
-            are no data than one posterior is. Not with validation.
         num_data: size of the training set, if the loader's data set has no length.
         bayesian, point: patterns (`bs.nn.select`) of the parameters that are random, and of those that are
             not; the latter are trained by Adam with the learning rate `point_lr`, unless they are frozen. A
@@ -116,15 +111,6 @@ def fit(
         check_count("patience", patience)
         if validation is None:
             raise ValueError("patience counts epochs without improvement on validation; pass validation=")
-    check_count("cycles", cycles)
-    if cycles > epochs:
-        raise ValueError(f"a cycle takes an epoch at least; got cycles={cycles} and epochs={epochs}")
-    if cycles > 1 and validation is not None:
-        raise ValueError(
-            "cycles= returns the mixture of all cycles and validation= the best epoch; leave one of them out"
-        )
-    if cycles > 1 and method in ("swag", "sgld"):
-        raise ValueError(f"{method} collects weights along its path already; leave cycles= out")
     for loader in (train_loader, validation):
         if isinstance(loader, Dataset):
             raise TypeError("got a data set where batches are needed; wrap it in a DataLoader")
@@ -147,20 +133,13 @@ def fit(
     chosen = select(model, bayesian, point)
     settings = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
     batches = _batches(train_loader)
-    settings["cycles"] = cycles
     settings |= {"point_lr": point_lr, "batch_size": _batch_size(train_loader), "batches": batches}
     settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
     steps = None if batches is None else batches * epochs
     trained = training_method(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
-
-    def lr_factor(t: int) -> float:
-        if batches is None:
-            return 1.0
-        starts = [batches * cycle_start(number, cycles, epochs) for number in range(cycles + 1)]
-        now = min(bisect_right(starts, t), cycles) - 1
-        return trained.lr_factor((t - starts[now]) / (starts[now + 1] - starts[now]))
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(trained.optimizer, lr_factor)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        trained.optimizer, lambda t: 1.0 if steps is None else trained.lr_factor(t / steps)
+    )
     run = Run(
         settings,
         model,
@@ -176,7 +155,6 @@ def fit(
         None if checkpoint is None else Path(checkpoint),
         checkpoint_every,
         progress,
-        cycles,
     )
     if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # the user's own
         loader_states = run.loader_states()
@@ -201,14 +179,12 @@ def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
     else:
         status += f", best on validation was epoch {epoch}"
     best.write_centre()
-    optimizer, found = run.method.optimizer, best if not state.members else Ensemble(state.members)
-    if state.members:
-        status += f", a mixture of {len(state.members)} cycles"
+    optimizer = run.method.optimizer
     mean = getattr(optimizer, "mean_status", "")
     rest = optimizer.status.removeprefix(f"{mean}; ")
     parts = (_overfitting(state) or mean, status, best.likelihood.status, rest)
     status = "; ".join(part for part in parts if part)
-    return NetworkFit(found, status, state.history, epoch, state.seconds, optimizer)
+    return NetworkFit(best, status, state.history, epoch, state.seconds, optimizer)
 
 
 def _overfitting(state: RunState) -> str:
