@@ -208,3 +208,23 @@ def test_a_frozen_batch_norm_keeps_its_statistics() -> None:
     assert moved == [False, True, True, True]
     assert [int(norm.num_batches_tracked) for norm in norms] == [0, 2, 2, 2]
     assert torch.equal(fit.posterior.fixed["0.running_var"], torch.ones(2))
+
+
+def test_a_mixture_of_short_posteriors_is_uncertain_where_there_are_no_data() -> None:
+    """At the price of one run: 5 members with a fifth of the epochs each."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(120, 1, generator=rng) * 2 + 1
+    x = torch.where(torch.rand(120, 1, generator=rng) < 0.5, -x, x)  # a gap from -1 to 1
+    y = torch.sin(1.5 * x) + 0.1 * torch.randn(120, 1, generator=rng)
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(1, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 1))
+
+    loader, like = DataLoader(TensorDataset(x, y), 32, shuffle=True), bnn.likelihoods.Gaussian("learned")
+    fit = bnn.fit_ensemble(make, loader, like, "proximal", members=5, epochs=40, progress=False)
+    points = torch.tensor([[-2.0], [2.0], [0.0], [4.0], [5.0]])
+    seen, gap, outside = (
+        fit.predict(points, 100).epistemic_std.flatten()[part] for part in ([0, 1], [2], [3, 4])
+    )
+    assert gap > 1.5 * seen.max()
+    assert outside.min() > 3 * seen.max()
