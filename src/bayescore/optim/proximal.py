@@ -40,7 +40,7 @@ class ProximalScore(BayesianOptimizer):
         nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until
             it does not add more. math.inf: the temperature is never lowered.
         common: see `CommonOptions` (optim/options.py): prior_mean, weight_decay (0.01 here, as in AdamW),
-            temperature, draws, seed, ...; without init_sd and prior_sd.
+            temperature (here of the prior of the widths too), draws, seed, ...; without init_sd and prior_sd.
 
     >>> model = torch.nn.Linear(3, 1)
     >>> opt = ProximalScore(model.parameters(), num_data=100)
