@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -130,6 +131,11 @@ def remembered(values: list[float], memory: float) -> float:
     return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
 
 
+def root_mean_square(weights: Tensor) -> float:
+    found = float(weights.square().mean().sqrt())
+    return found if found > 1e-6 else weights[0].numel() ** -0.5 if weights.dim() > 1 else 1.0
+
+
 class Reference:
     """(1) to (10) of rules/proximal.py, tensor by tensor, from the history of every sum."""
 
@@ -146,10 +152,11 @@ class Reference:
                 home = p.detach().clone()
                 if p.dim() > 1:
                     matrix = home
-                like = home if matrix is None else matrix
-                size = float(like.square().mean().sqrt())
-                if size < 1e-6:
-                    size = like[0].numel() ** -0.5 if like.dim() > 1 else 1.0
+                matrices = [q.detach() for g in groups for q in g["params"] if q.dim() > 1]
+                if p.dim() > 1 or matrix is not None or not matrices:
+                    size = root_mean_square(home if matrix is None else matrix)
+                else:  # no matrix before it
+                    size = statistics.median(root_mean_square(q) for q in matrices)
                 self.rows.append(
                     {
                         **group, "p": p, "m": home.clone(), "m0": home, "a": 0 * home, "v": 0 * home, "t": 0,
@@ -204,7 +211,9 @@ class Reference:
             pairs = [(d[i], g[i]) for d, g in zip(offsets, gradients, strict=True)]
             before = row["a"] / (1 - b1 ** (t - 1)) if t > 1 else 0 * row["a"]
             x = sum(d * (g - before) for d, g in pairs) / len(pairs)  # (2)
+            away = row["m"] - row["m0"]
             g = sum(g for _, g in pairs) / len(pairs)
+            g = g + self.temperature / self.N / (100 * row["s0"]) ** 2 * away
             row["a"] = b1 * row["a"] + (1 - b1) * g
             row["v"] = b2 * row["v"] + (1 - b2) * g**2 / Q  # (3)
             v = row["v"] / (1 - b2**t)
@@ -269,8 +278,10 @@ def test_thirty_steps_are_those_of_the_equations(
         reference.step(eps, lambda module, batch=batch: net.loss(module, *batch))
         weights = [p for group in opt.param_groups for p in group["params"]]
         for p, row in zip(weights, reference.rows, strict=True):
-            torch.testing.assert_close(p.detach(), row["m"], rtol=1e-10, atol=1e-10)
-            torch.testing.assert_close(sds(opt)[p], reference.sd(row), rtol=1e-9, atol=1e-13)
+            # gradients of an attention's keys' biases are rounding errors, which Adam sees beside the prior
+            close = 1e-6 if case == "attention" else 1e-10
+            torch.testing.assert_close(p.detach(), row["m"], rtol=1e-10, atol=close)
+            torch.testing.assert_close(sds(opt)[p], reference.sd(row), rtol=10 * close, atol=1e-13)
         assert network_of(opt).tau == pytest.approx(reference.tau, rel=1e-9)
         assert network_of(opt).inflation() == pytest.approx(reference.inflation(), rel=1e-9)
     assert all(float(sd.max()) > 1e-3 for sd in sds(opt).values())  # the noise was there to be seen
@@ -477,7 +488,15 @@ def test_prior_widths_are_relative_to_each_tensors_weights_or_those_of_the_matri
         assert slopes_of(opt, p).scale == pytest.approx(0.3 * expected[name], rel=1e-5), name
 
 
-def test_a_vector_without_a_matrix_before_it_has_its_own_size_and_zeros_one() -> None:
+def test_vectors_in_a_group_of_their_own_have_the_median_size_of_all_matrices() -> None:
+    matrices = [nn.Parameter(torch.full((2, 2), value)) for value in (0.1, 0.2, 5.0)]
+    biases = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(2))]
+    opt = ProximalScore([{"params": matrices}, {"params": biases, "weight_decay": 0.0}], 50, prior_scale=1.0)
+    opt.state_dict()
+    assert [slopes_of(opt, p).scale for p in biases] == pytest.approx([0.2, 0.2])
+
+
+def test_a_vector_of_a_network_without_matrices_has_its_own_size_and_zeros_one() -> None:
     ones, zeros, number = torch.full((3,), 2.0), torch.zeros(3), torch.tensor(0.0)
     params = [nn.Parameter(value) for value in (ones, zeros, number)]
     opt = ProximalScore(params, 50, prior_scale=0.5)
@@ -600,7 +619,7 @@ def test_a_warm_up_from_a_rate_of_zero_makes_no_noise_and_no_step_first() -> Non
 
 def test_gradients_of_zero_leave_the_mean_and_a_width_of_the_prior() -> None:
     used, dead = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-    opt = ProximalScore([used, dead], 50, weight_decay=0.0)
+    opt = ProximalScore([used, dead], 50, weight_decay=0.0, prior_mean="current")
     for _ in range(300):
         with opt.sample():
             (used.square().sum() + (0 * dead).sum()).backward()

@@ -66,9 +66,9 @@ def calibrated_options(x: Inputs, squares: bool) -> calibrated.CalibratedOptions
 
 
 def proximal_options(x: Inputs) -> proximal.ProximalOptions:
-    """The three of a group are numbers, the six of a tensor one per weight, as in a bucket of several."""
+    """The three of a group are numbers, the seven of a tensor one per weight, as in a bucket of several."""
     return proximal.ProximalOptions(
-        *take(x, "rho", "a", "sd"), 0.1, 0.9, 0.05, *take(x, "weight", "lam", "start")
+        *take(x, "rho", "a", "sd"), 0.1, 0.9, 0.05, *take(x, "weight", "lam", "start", "weight")
     )
 
 
@@ -108,7 +108,7 @@ RULES: dict[str, Callable[[Inputs], object]] = {
     ),
     "width": lambda x: proximal.width(None, x["second_m"], proximal_options(x)),
     "proximal": lambda x: proximal.proximal_step(
-        *take(x, "mean", "first_m", "second_m"), draws(x), proximal_options(x)
+        *take(x, "mean", "first_m", "second_m", "prior_mean"), draws(x), proximal_options(x)
     ),
 }
 

@@ -42,14 +42,15 @@ def options(
     slopes: Slopes, network: Network, N: float = 1.0, lr: float = LR, betas: tuple[float, float] = BETAS
 ) -> ProximalOptions:
     of_group = (1 - betas[0], betas[1], (1 - betas[1]) / network.inflation())
-    rows = (slopes.width_options(network, N, lr, betas[1]), of_group, slopes.adam_options(lr, betas))
+    of_width = slopes.width_options(network.slope(), network.tau, N, lr, betas[1])
+    rows = (of_width, of_group, slopes.adam_options(lr, betas, 1 / N))
     return ProximalOptions(*(column(value) for row in rows for value in row))
 
 
 def stepped(
     mean: Tensor, first: Tensor, second: Tensor, draws: Draws, o: ProximalOptions
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-    new, (x, y, z) = proximal_step(mean, first, second, draws, o)
+    new, (x, y, z) = proximal_step(mean, first, second, 0.0, draws, o)
     assert isinstance(x, Tensor)
     assert isinstance(y, Tensor)
     assert isinstance(z, Tensor)
@@ -120,7 +121,8 @@ def test_several_draws_are_their_mean(seed: int, S: int) -> None:
     draws = Draws(g.mean(0), (eps * g).mean(0), eps.mean(0), eps.square().mean(0))
     _, (x, y, z) = stepped(mean, first, second, draws, o)
     d, before = width(None, second, o) * eps, first / (1 - BETAS[0] ** 4)
-    v = (BETAS[1] * second + float(o.squares) * g.mean(0) ** 2) / (1 - BETAS[1] ** 5)
+    f = g.mean(0) + mean / (100 * 0.5) ** 2  # with the prior's part, N = temperature = 1
+    v = (BETAS[1] * second + float(o.squares) * f**2) / (1 - BETAS[1] ** 5)
     torch.testing.assert_close(x, (d * (g - before)).mean(0), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(y, v * d.square().mean(0), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(z, x.square(), rtol=1e-12, atol=0)

@@ -72,10 +72,10 @@ class ProximalScore(Method):
         mismatch = (q.score(theta) - s).square().sum(-1).mean(-1)
         b1, b2 = self.betas
         squares = [[(1 - b2) / network.inflation()] for network in networks]
-        adam = _columns([one.adam_options(lr, self.betas) for one in slopes], state.first)
+        adam = _columns([one.adam_options(lr, self.betas, 1.0) for one in slopes], state.first)
         o = ProximalOptions._make((*widths, 1 - b1, b2, *_columns(squares, state.first), *adam))
         (mean, first, second), terms = proximal_step(
-            q.mean, state.first, state.second, Draws.of_scores(eps, s), o
+            q.mean, state.first, state.second, 0.0, Draws.of_scores(eps, s), o
         )
         totals = torch.stack([term.sum(-1) for term in terms if isinstance(term, Tensor)], -1).tolist()
         slopes = [one.after(row, lr) for one, row in zip(slopes, totals, strict=True)]
@@ -127,7 +127,7 @@ class ProximalScore(Method):
 
 
 def _sd(second: Tensor, widths: tuple[Tensor, ...]) -> Tensor:
-    return width(None, second, ProximalOptions(*widths, *[None] * 6))
+    return width(None, second, ProximalOptions(*widths, *[None] * 7))
 
 
 def _columns(rows: Sequence[Sequence[float]], like: Tensor) -> tuple[Tensor, ...]:

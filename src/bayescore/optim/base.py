@@ -273,10 +273,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
         o: Any,
         width: Callable[..., Tensor] | None = None,
     ) -> Any:
-        """Apply a rule to a bucket; returns the totals of its terms.
+        """Apply `rule(mean, *states, prior_mean, draws, o)` to a bucket; returns the totals of its terms.
 
-        The rule is `rule(mean, *states, prior_mean, draws, o)`, with the sd as its first state, or, if
-        `width` computes the sd from states and options, `rule(mean, *states, draws, o)`.
+        The first state is the sd, or `width(*states, o)` computes it.
         """
         if seen.g is None:
             args, given = [bucket.flat[key].div_(seen.draws) for key in SUMS], "sums"
@@ -284,8 +283,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             args, given = [seen.g], seen.noise
         else:
             args, given = [seen.g, cast(Tensor, seen.noise)], "noise"
-        prior = self._prior_mean(bucket) if width is None else None
-        return self._move(bucket, rule, states, given, (prior, *args, o), width)
+        return self._move(bucket, rule, states, given, (self._prior_mean(bucket), *args, o), width)
 
     def _move(
         self,

@@ -373,9 +373,9 @@ def update_kernel(
 ) -> Function:
     """The in-place update of a pure rule.
 
-    The rule is `rule(mean, *other states, prior_mean, draws, options)`, or the same without a prior mean if
-    that is None, and returns the new states and its terms (rules/terms.py); with given="as is" it may take
-    anything between its states and the options. The update is
+    The rule is `rule(mean, *other states, prior_mean, draws, options)` and returns the new states and its
+    terms (rules/terms.py); with given="as is" it may take anything between its states and the options. The
+    update is
         update(weight, mean, *other states, [towards, share,] prior_mean, *inputs, options)
     where `weight` is the module's own flat tensor, into which the new mean is written, or None.
 
@@ -405,8 +405,7 @@ def update_kernel(
                 assert weight is not None
                 offset = mean if given == "kept" else weight - mean
                 draws = Draws.of_one(inputs[0], offset / (others[0] if width is None else width(*others, o)))
-            prior = () if prior_mean is None else (prior_mean,)
-            new, terms = rule(m, *others, *prior, draws, o)
+            new, terms = rule(m, *others, prior_mean, draws, o)
         moved = new[0] - share * (m - towards) if decays else new[0]
         for old, value in zip((mean, *others), (moved, *new[1:]), strict=True):
             if old is not None:

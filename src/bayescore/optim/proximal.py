@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -34,9 +35,9 @@ class ProximalScore(BayesianOptimizer):
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N: the number of terms whose mean is the loss.
         lr, betas: AdamW's. Without noise the mean moves exactly as AdamW's weights do.
-        prior_scale: prior sd of a weight, relative to the root mean square of its tensor at the start (of the
-            matrix before it for a vector; 1/sqrt(inputs) for a tensor of zeros). It limits the widths; the
-            mean is held by weight_decay.
+        prior_scale: prior sd of a weight about its mean, relative to the root mean square of its tensor at
+            the start (for a vector that of the matrix before it, or the median of all matrices; for zeros
+            1/sqrt(inputs)). It limits the widths; the mean has a prior 100 times wider, and weight_decay.
         nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until
             it does not add more. math.inf: the temperature is never lowered.
         common: see `CommonOptions` (optim/options.py): prior_mean, weight_decay (0.01 here, as in AdamW),
@@ -99,16 +100,15 @@ class ProximalScore(BayesianOptimizer):
         slopes = torch.tensor(Slopes(scale=scale), dtype=torch.float64)
         member.state["statistics"] = slopes.to(mean.device)
 
-    @staticmethod
-    def _scale(member: Member, mean: Tensor) -> float:
+    def _scale(self, member: Member, mean: Tensor) -> float:
         """Root mean square of a tensor's weights; see `prior_scale`."""
-        matrix = mean
-        if mean.dim() < 2:
-            before = [p for p in member.group["params"][: member.position] if p.dim() > 1 and p.numel()]
-            matrix = before[-1].detach() if before else mean
-        wide = torch.promote_types(matrix.dtype, torch.float32)
-        found = float(torch.linalg.vector_norm(matrix, dtype=wide)) / math.sqrt(matrix.numel())
-        return found if found > LEAST_SCALE else (matrix[0].numel() if matrix.dim() > 1 else 1.0) ** -0.5
+        if mean.dim() > 1:
+            return _root_mean_square(mean)
+        before = [p for p in member.group["params"][: member.position] if p.dim() > 1 and p.numel()]
+        if before:
+            return _root_mean_square(before[-1].detach())
+        others = [p for group in self.param_groups for p in group["params"] if p.dim() > 1 and p.numel()]
+        return median(_root_mean_square(p.detach()) for p in others) if others else _root_mean_square(mean)
 
     @property
     def _network(self) -> Network:
@@ -132,7 +132,7 @@ class ProximalScore(BayesianOptimizer):
     def _sd(self, member: Member) -> Tensor:
         second = member.state["second"]
         (row,) = self._width_rows([member.state["statistics"].tolist()], member.group)
-        return width(None, second, ProximalOptions(*second.new_tensor(row), *[None] * 6))
+        return width(None, second, ProximalOptions(*second.new_tensor(row), *[None] * 7))
 
     # -- draws and updates -------------------------------------------------------------------------------
 
@@ -144,7 +144,8 @@ class ProximalScore(BayesianOptimizer):
         group, lr = bucket.group, self._rate(bucket.group)
         b1, b2 = group["betas"]
         of_group = (1 - b1, b2, (1 - b2) / self._network.inflation())
-        of_tensors = [(*of_group, *Slopes(*row).adam_options(lr, (b1, b2))) for row in bucket.rows]
+        c = group["temperature"] / group["num_data"]
+        of_tensors = [(*of_group, *Slopes(*row).adam_options(lr, (b1, b2), c)) for row in bucket.rows]
         o = ProximalOptions(*self._widths(bucket), *bucket.spread(of_tensors))
         totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o, width)
         self._totals.append((bucket, totals))
@@ -191,7 +192,13 @@ def _finite_numbers(values: Any, count: int) -> bool:
     return all(isinstance(value, float | int) and math.isfinite(value) for value in values)
 
 
+def _root_mean_square(weights: Tensor) -> float:
+    wide = torch.promote_types(weights.dtype, torch.float32)
+    found = float(torch.linalg.vector_norm(weights, dtype=wide)) / math.sqrt(weights.numel())
+    return found if found > LEAST_SCALE else (weights[0].numel() if weights.dim() > 1 else 1.0) ** -0.5
+
+
 def draw_by_width(weight: Tensor, mean: Tensor, second: Tensor, noise: Noise, *widths: Tensor) -> None:
     """theta = mean + sd * eps with the sd of (1), written into the module."""
-    sd = width(None, second, ProximalOptions(*widths, *[None] * 6))
+    sd = width(None, second, ProximalOptions(*widths, *[None] * 7))
     weight.copy_(torch.addcmul(mean, sd, numbers(noise, mean)))

@@ -11,7 +11,8 @@ where v^, a^ are v, a with Adam's bias correction, rho is one number per tensor,
 the root mean square of the tensor's initial weights. A step is
 
     x = d (g - a^)                               a^ of the steps before                                   (2)
-    a <- b1 a + (1 - b1) g,    v <- b2 v + (1 - b2) g^2/Q                                                 (3)
+    f = g + c (m - m0)/(100 s0)^2,               c = temperature/N: the prior's part of the score
+    a <- b1 a + (1 - b1) f,    v <- b2 v + (1 - b2) f^2/Q                                                 (3)
     m <- m - lr a^/(sqrt(v^) + 1e-8) - lr w (m - m0)              AdamW's step, at the drawn weights      (4)
     X <- <sum x>,   Y <- <sum v^ d^2>,   Z <- <sum x^2>           running sums over a tensor              (5)
     rho = X/Y, as far as its own standard error allows it         (9)
@@ -53,9 +54,14 @@ is in the first twice and in the second once, so that with R = Var(<sum x>)/<sum
 estimates by how much v is swollen. R is biased upwards where gradients are heavy-tailed: then the step is up
 to sqrt(3) times longer than AdamW's.
 
+The prior. Two scales, because widths and means are on different ones: s0 limits the width of a weight that
+the data say nothing about, and a prior a hundred times wider holds its mean. The second is weak, and needed:
+where a classifier separates its data g vanishes, Adam still takes steps of size lr, and only the prior ends
+the growth of the weights.
+
 **Fixed points.** With exact scores of a diagonal Gaussian of precision P, N = tau = 1 and no prior, a draw at
 the optimum has g = P d: v = P^2 sigma^2, X = sum P sigma^2, Y = sum P^2 sigma^4, and sigma^2 = 1/P gives
-rho = 1 and sigma^2 = 1/(rho v). Without noise (tau -> 0) cost = 0, Q = 1, and (3), (4) are AdamW.
+rho = 1 and sigma^2 = 1/(rho v). Without noise (tau -> 0) and prior, cost = 0, Q = 1, and (3), (4) are AdamW.
 """
 
 from __future__ import annotations
@@ -79,6 +85,7 @@ USUAL = 32.0  # centre of the prior of the network's slope
 LEAST = 1.0  # of the network's slope: that of batches of one
 LEAST_SHARE = 0.1  # of the network's slope, that a tensor's has at least
 RISE, FALL = 0.05, 0.1  # largest relative change of tau in a step
+LOOSE = 100.0  # how much wider the prior of a mean is than that of a width
 START = 1e-4  # of tau, relative to the temperature
 REACH = 0.1  # largest sd, relative to the sum of the rates so far
 MOST_SWOLLEN, HALF = 3.0, 0.002  # of (10)
@@ -98,6 +105,7 @@ class ProximalOptions(NamedTuple):
     before: Any  # 1/(1 - b1^(t-1)), 0 in the first step
     rate: Any  # lr/(1 - b1^t)
     unbiased: Any  # 1/(1 - b2^t)
+    pull: Any  # c/(100 s0)^2, of (3)
 
 
 def width(first: Tensor | None, second: Tensor, o: ProximalOptions) -> Tensor:  # noqa: ARG001
@@ -106,13 +114,19 @@ def width(first: Tensor | None, second: Tensor, o: ProximalOptions) -> Tensor:  
 
 
 def proximal_step(
-    mean: Tensor, first: Tensor, second: Tensor, draws: Draws, o: ProximalOptions
+    mean: Tensor,
+    first: Tensor,
+    second: Tensor,
+    prior_mean: Tensor | float,
+    draws: Draws,
+    o: ProximalOptions,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Terms]:
     """(2) to (4) without the decay: the new mean and moments, and the terms of (5)."""
     sd = width(first, second, o)
     x = sd * torch.addcmul(draws.X, draws.e1, first * o.before, value=-1)  # (2)
-    first = torch.lerp(first, draws.G, o.forget)
-    second = torch.addcmul(second * o.keep, draws.G * o.squares, draws.G)  # (3)
+    f = draws.G + o.pull * (mean - prior_mean)
+    first = torch.lerp(first, f, o.forget)
+    second = torch.addcmul(second * o.keep, f * o.squares, f)  # (3)
     squares = second * o.unbiased
     new = mean - o.rate * first / (squares.sqrt() + EPSILON)  # (4)
     return (new, first, second), (x, squares * (sd * sd * draws.e2), x * x)
@@ -155,10 +169,11 @@ class Slopes(NamedTuple):
         most = SMALLEST**-2.0
         return min(slope, most), min(prior, most), max(REACH * (self.path or lr), SMALLEST)
 
-    def adam_options(self, lr: float, betas: tuple[float, float]) -> tuple[float, float, float]:
-        """The last three of `ProximalOptions`."""
+    def adam_options(self, lr: float, betas: tuple[float, float], c: float) -> tuple[float, ...]:
+        """The last four of `ProximalOptions`."""
         (b1, b2), t = betas, self.steps
-        return 1 / (1 - b1**t) if t else 0.0, lr / (1 - b1 ** (t + 1)), 1 / (1 - b2 ** (t + 1))
+        before, pull = 1 / (1 - b1**t) if t else 0.0, c / (LOOSE * self.scale) ** 2
+        return before, lr / (1 - b1 ** (t + 1)), 1 / (1 - b2 ** (t + 1)), pull
 
 
 class Network(NamedTuple):
