@@ -55,7 +55,6 @@ __all__ = [
 ]
 
 SEEDS, BATCH, DRAWS = 5, 32, 50
-STUDENT = 2.776  # half-width of a 95 % interval of a mean of five, in standard errors
 HIDDEN = (50, 50)
 HELD_OUT = 0.2  # of the training rows, for stopping and scaling
 KNOWN = 8  # classes 0 to 7; 8 and 9 are unseen
@@ -272,9 +271,11 @@ def gap_curves(epochs: int = GAP_EPOCHS) -> dict[str, Curve]:
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The mean, and the half-width of its 95 % interval."""
+    from scipy.stats import t
+
     numbers = torch.tensor(values, dtype=torch.float64)
-    spread = float(numbers.std()) if len(numbers) > 1 else float("nan")
-    return float(numbers.mean()), STUDENT * spread / len(numbers) ** 0.5
+    error = float(numbers.std()) / len(numbers) ** 0.5
+    return float(numbers.mean()), float(t.ppf(0.975, len(numbers) - 1)) * error
 
 
 def make_table(networks: Mapping[str, Sequence[Score]]) -> Table:

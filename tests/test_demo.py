@@ -51,6 +51,12 @@ def test_tables_fit_eighty_columns(task, found):
         assert name in text
 
 
+def test_the_interval_is_students():
+    mean, half = demo.interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert mean == 3
+    assert half == pytest.approx(2.776 * (2.5 / 5) ** 0.5, rel=1e-3)
+
+
 def test_sentences_say_better_worse_or_neither():
     def networks(ours: list[float], others: list[float]):
         empty = torch.empty(0)
