@@ -24,7 +24,7 @@ help: ## print this list
 	@echo "Variables: PYTHON=$(PYTHON) (3.11 or newer), VENV=$(VENV), WORKERS=$(WORKERS) (test processes),"
 	@echo "           SEED=$(SEED), MUTATIONS=$(MUTATIONS), PROCESSES=$(PROCESSES) (make fuzz), KILLS=$(KILLS) (make kill-test)"
 
-demo: $(VENV)/.installed-demo ## train three small networks, print a table, draw demo/demo.png; downloads no data
+demo: $(VENV)/.installed-demo ## small networks by AdamW and by the default, tables and demo/demo.png; a minute, downloads no data
 	$(call heading,examples/demo.py)
 	$(BIN)/python examples/demo.py
 
