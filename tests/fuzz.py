@@ -329,10 +329,8 @@ def with_mutated_line(rng: random.Random, content: bytes) -> bytes:
     if rng.random() < 0.2:
         return damaged(rng, content)
     lines = content.splitlines()
-    for _ in range(rng.choice([1, 1, 2])):
-        place = rng.randrange(len(lines))
-        with contextlib.suppress(ValueError):  # it was changed already
-            lines[place] = mutated_line(rng, lines[place])
+    for place in rng.sample(range(len(lines)), rng.choice([1, 1, 2])):
+        lines[place] = mutated_line(rng, lines[place])
     return b"\n".join(lines) + rng.choice([b"\n", b"\n", b""])
 
 
@@ -633,7 +631,7 @@ def words_of_a_command(rng: random.Random) -> list[str]:
     given = {option: rng.choice(values) for option, values in options.items() if option in ALWAYS[name[0]]}
     for option in rng.sample(sorted(options), min(len(options), rng.choice([0, 1, 1, 2]))):
         given[option] = rng.choice(options[option])
-    for option in rng.sample(sorted(options), min(len(options), rng.choice([1, 1, 2]))):
+    for option in rng.sample(sorted(options), min(len(options), rng.choice([0, 1, 1, 2]))):
         given[option] = rng.choice(WORDS)
     for option, value in given.items():
         words += [f"{option}={value}"] if rng.random() < 0.3 else [option, value]

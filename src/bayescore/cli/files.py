@@ -92,17 +92,20 @@ def report_written(*paths: Path | None) -> None:
 
 
 def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:
-    if path.is_dir():
-        raise UserError(f"{option} {path} is a folder; name a file in it")
     if path.suffix not in kinds:
-        raise UserError(f"{option} must end in {' or '.join(kinds)}; got {path.name!r}")
+        raise UserError(f"{option} must end in {' or '.join(kinds)}; got {path.name[-100:]!r}")
     module, extra = kinds[path.suffix]
     if find_spec(module) is None:
         raise UserError(f"{option} {path.name} needs {module}: pip install 'bayescore[{extra}]'")
-    if not path.parent.is_dir():
-        raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}; make it first")
     try:
+        if path.is_dir():
+            raise UserError(f"{option} {path} is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise UserError(
+                f"{option} {path} cannot be written: there is no folder {path.parent}; make it first"
+            )
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bayescore-"):
             pass
     except OSError as problem:
-        raise UserError(f"{option} {path} cannot be written: {path.parent}: {problem.strerror}") from problem
+        name = str(path)[-100:]
+        raise UserError(f"{option} {name} cannot be written: {problem.strerror}") from problem

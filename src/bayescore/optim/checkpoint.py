@@ -42,7 +42,8 @@ def check_checkpoint(
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"this is not a state dict of a bayescore optimizer: {error!r}") from error
     if made_by != method:
-        raise ValueError(f"the checkpoint was made by {made_by} and this optimizer is {method}")
+        other = made_by if isinstance(made_by, str) else f"a {type(made_by).__name__}"
+        raise ValueError(f"the checkpoint was made by {other[:100]} and this optimizer is {method}")
     here = [len(group["params"]) for group in groups]
     if sizes != here:
         raise ValueError(
@@ -59,7 +60,8 @@ def check_checkpoint(
         try:
             options(old, new)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
+            words = " ".join(str(error).split())[:300]  # which may hold the numbers of a tensor
+            raise ValueError(f"the checkpoint is damaged: its options make no sense ({words})") from error
         for j, (key, p, name, other) in enumerate(_rows(old, new)):
             if name != other:
                 raise ValueError(
@@ -86,6 +88,7 @@ def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str
         value, like = found.get(what), wanted.get(what, wanted["mean"])
         if (
             not isinstance(value, Tensor)
+            or not isinstance(what, str)
             or what.startswith("sum_")  # of a step that was not finished
             or not value.is_floating_point()
             or value.shape != like.shape

@@ -104,10 +104,9 @@ class PosteriorFile:
 
     def check_all_used(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Raise if the file holds more than the posterior that was made of it would write."""
-        wanted = {"format": FORMAT, **header}
-        for key in self.header.keys() | wanted.keys():
-            if key not in ("format", "shapes") and self.header.get(key) != wanted.get(key):
-                raise ValueError(f"its header's {key} is not that of a posterior of its kind")
+        found = {key: value for key, value in self.header.items() if key not in ("format", "shapes")}
+        if found != {key: value for key, value in header.items() if key != "shapes"}:
+            raise ValueError("its header is not that of a posterior of its kind")
         if len(self.tensors) != len(tensors):
             raise ValueError("it holds tensors that a posterior of its kind does not have")
 

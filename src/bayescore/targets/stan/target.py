@@ -88,7 +88,8 @@ class Stan(Target):
         except ValueError as error:
             missing = _missing(text, include, given)
             hint = f"; missing: {', '.join(missing)}" if missing else ""
-            raise ValueError(f"{self.label} does not take these data: {error}{hint}") from error
+            words = " ".join(str(error).split())
+            raise ValueError(f"{self.label} does not take these data: {words}{hint}") from error
         self._use_model(model, propto, jacobian)
         options = {"propto": propto, "jacobian": jacobian, "threads": threads}
         source = text if include is None else Path(program).resolve()
