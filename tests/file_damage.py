@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import zipfile
@@ -88,11 +89,11 @@ def mutated(header: dict[str, Any], rng: random.Random) -> str:
         if what == "delete":
             del place[key]
         elif what == "change":
-            place[key] = rng.choice(strange)
+            place[key] = copy.deepcopy(rng.choice(strange))
         elif isinstance(place, dict):
-            place["another"] = rng.choice(strange)
+            place["another"] = copy.deepcopy(rng.choice(strange))
         else:
-            place.append(place[key] if what == "double" else rng.choice(strange))
+            place.append(copy.deepcopy(place[key] if what == "double" else rng.choice(strange)))
         if not header:
             break
     text = json.dumps(header)
@@ -129,7 +130,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 def change_value(rng: random.Random, value: Any) -> str:
     container, key = rng.choice(places(value))
-    container[key] = rng.choice(STRANGE)
+    container[key] = copy.deepcopy(rng.choice(STRANGE))
     return json.dumps(value)
 
 

@@ -48,7 +48,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import unknown_name
-from bayescore.optim.checkpoint import check_checkpoint, possible, restored_tensors
+from bayescore.optim.checkpoint import check_checkpoint, impossible_options, possible, restored_tensors
 from bayescore.optim.distributed import check_processes_agree, check_whole
 from bayescore.optim.engine import (
     Bucket,
@@ -787,7 +787,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         try:
             self._init_state(member, mean)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"the checkpoint is damaged: its options make no sense ({error})") from error
+            raise impossible_options(error) from error
         if isinstance(options["prior_mean"], str):
             member.state["prior_mean"] = mean
         return member.state

@@ -12,7 +12,7 @@ from torch import Tensor
 from bayescore.optim.gradients import LARGEST
 from bayescore.posteriors.wrappers import matched
 
-__all__ = ["check_checkpoint", "possible", "restored_tensors"]
+__all__ = ["check_checkpoint", "impossible_options", "possible", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
 NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
@@ -60,8 +60,7 @@ def check_checkpoint(
         try:
             options(old, new)
         except (TypeError, ValueError, RuntimeError) as error:
-            words = " ".join(str(error).split())[:300]  # which may hold the numbers of a tensor
-            raise ValueError(f"the checkpoint is damaged: its options make no sense ({words})") from error
+            raise impossible_options(error) from error
         for j, (key, p, name, other) in enumerate(_rows(old, new)):
             if name != other:
                 raise ValueError(
@@ -76,6 +75,12 @@ def check_checkpoint(
                 )
             if found:
                 _check_tensors(found, initial(new, old, j), called)
+
+
+def impossible_options(error: Exception) -> ValueError:
+    """The error for options that raised another, whose message may hold a tensor or torch's own stack."""
+    words = " ".join(str(error).split())[:300]
+    return ValueError(f"the checkpoint is damaged: its options make no sense ({words})")
 
 
 def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str) -> None:

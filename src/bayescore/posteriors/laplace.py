@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bayescore.checks import check_number, unknown_name
+from bayescore.checks import check_count, check_number, unknown_name
 from bayescore.operators import declare_vision_operators
 from bayescore.posteriors.base import WeightPosterior, Weights, check_request, draw_generator
 from bayescore.posteriors.inputs import Inputs, inputs_and_targets
@@ -214,8 +214,14 @@ class LaplacePosterior(WeightPosterior):
         likelihood: Likelihood,
         weights: str = "last",
         structure: str = "kron",
-        **counts: Any,
+        *,
+        loss: float,
+        n_data: int,
+        n_outputs: int,
     ) -> LaplacePosterior:
+        check_number("loss", abs(loss), zero=True)  # a Gaussian's may be negative
+        check_count("n_data", n_data)
+        check_count("n_outputs", n_outputs)
         own = dict(model.named_parameters())
         with torch.no_grad():
             for name, value in parts["weights"].items():
@@ -235,7 +241,7 @@ class LaplacePosterior(WeightPosterior):
             "_last_layer_name": getattr(found, "_last_layer_name", None),
             "data": None,
         }
-        found.load_state_dict({**state, **counts})
+        found.load_state_dict({**state, "loss": loss, "n_data": n_data, "n_outputs": n_outputs})
         return cls(model, found, weights, structure, likelihood=likelihood)
 
 

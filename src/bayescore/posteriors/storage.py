@@ -101,7 +101,6 @@ class PosteriorFile:
                     f"{self.path} is damaged: its tensor {bad[0]} does not fit what its header says"
                 )
 
-
     def check_all_used(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Raise if the file holds more than the posterior that was made of it would write."""
         found = {key: value for key, value in self.header.items() if key not in ("format", "shapes")}
