@@ -49,12 +49,19 @@ def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> No
         raise ValueError(f"{name} must be finite; {int((~torch.isfinite(value)).sum())} entries are not")
 
 
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise unless `value` is a whole number of at least `least`."""
+def check_count(name: str, value: int, least: int = 1, most: int | None = None) -> None:
+    """Raise unless `value` is a whole number of at least `least`, and at most `most` if that is given."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number; got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most:,}; got {_shortened(value)}")
+
+
+def _shortened(value: int) -> str:
+    """A whole number in digits, if there are not too many."""
+    return str(value) if value.bit_length() < 1000 else f"a number of {value.bit_length()} bits"
 
 
 def check_number(name: str, value: float, what: str = "be positive", zero: bool = False) -> None:

@@ -40,8 +40,7 @@ def generator(
 def check_seed(seed: int) -> None:
     """Raise unless torch's generators, and the files of fits, can hold the seed."""
     if not -(2**63) <= seed < 2**64:
-        size = f"{seed:.3g}" if abs(seed) < 10**300 else f"a number of {seed.bit_length()} bits"
-        raise ValueError(f"a seed must be from -2^63 to 2^64 - 1; got {size}")
+        raise ValueError(f"a seed must be from -2^63 to 2^64 - 1; got a number of {seed.bit_length()} bits")
 
 
 class Streams:

@@ -92,14 +92,14 @@ def report_written(*paths: Path | None) -> None:
 
 
 def _check(option: str, path: Path, kinds: dict[str, tuple[str, str]]) -> None:
-    if path.suffix not in kinds:
-        raise UserError(f"{option} must end in {' or '.join(kinds)}; got {path.name[-100:]!r}")
-    module, extra = kinds[path.suffix]
-    if find_spec(module) is None:
-        raise UserError(f"{option} {path.name} needs {module}: pip install 'bayescore[{extra}]'")
     try:
         if path.is_dir():
             raise UserError(f"{option} {path} is a folder; name a file in it")
+        if path.suffix not in kinds:
+            raise UserError(f"{option} must end in {' or '.join(kinds)}; got {path.name[-100:]!r}")
+        module, extra = kinds[path.suffix]
+        if find_spec(module) is None:
+            raise UserError(f"{option} {path.name} needs {module}: pip install 'bayescore[{extra}]'")
         if not path.parent.is_dir():
             raise UserError(
                 f"{option} {path} cannot be written: there is no folder {path.parent}; make it first"

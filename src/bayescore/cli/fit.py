@@ -157,15 +157,15 @@ def fit_command(
     sizes = {"components": components, "rank": rank, "layers": layers}
     with warnings_as_sentences():
         with errors_as_sentences():
-            for option, count in {
-                "--dim": dim,
-                "--steps": steps,
-                **{f"--{size}": count for size, count in sizes.items()},
-                "--draws": draws,
-                "--output-draws": output_draws,
+            for option, (count, most) in {
+                "--dim": (dim, 10**9),
+                "--steps": (steps, 10**9),
+                **{f"--{size}": (count, 10**4) for size, count in sizes.items()},
+                "--draws": (draws, 10**8),
+                "--output-draws": (output_draws, 10**8),
             }.items():
                 if count is not None:
-                    check_count(option, count)
+                    check_count(option, count, most=most)
         check_fit_files(output, plot, output_draws, resample)
         with errors_as_sentences():
             chosen = choose_method(method, draws=draws, lr=lr, settings=settings or [])

@@ -27,6 +27,8 @@ __all__ = [
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 _PIPE_WIDTH = 120
+#: what torch and Python say of sizes that no memory, or no whole number of the machine, can hold
+_TOO_LARGE = ("allocate memory", "out of memory", "verflow", "too large", "Storage size calculation")
 
 
 class UserError(Exception):
@@ -62,6 +64,11 @@ def errors_as_sentences() -> Iterator[None]:
         raise UserError(_sentence(problem)) from problem
     except FloatingPointError as problem:
         raise UserError(_sentence(problem), FAILED) from problem
+    except (RuntimeError, OverflowError) as problem:
+        if not any(words in str(problem) for words in _TOO_LARGE):
+            raise
+        first = str(problem).splitlines()[0]
+        raise UserError(f"a number is too large for this machine ({first}); make it smaller") from problem
 
 
 @contextmanager

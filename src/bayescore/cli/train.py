@@ -91,7 +91,7 @@ def train_command(
             counts = {"--epochs": epochs, "--batch-size": batch_size, "--draws": draws}
             counts |= {} if patience is None else {"--patience": patience}
             for option, count in counts.items():
-                _check_size(option, count, MOST)
+                check_count(option, count, most=MOST)
             if not -(2**63) <= seed < 2**63:
                 raise ValueError(f"--seed must be a whole number from -2^63 to 2^63 - 1; got {seed}")
             widths = _widths(hidden)
@@ -139,14 +139,8 @@ def _widths(text: str) -> list[int]:
     except ValueError:
         raise ValueError(f"--hidden is a list of widths such as 1000,1000; got {text!r}") from None
     for width in widths:
-        _check_size("--hidden", width, WIDEST)
+        check_count("--hidden", width, most=WIDEST)
     return widths
-
-
-def _check_size(option: str, value: int, most: int) -> None:
-    check_count(option, value)
-    if value > most:
-        raise ValueError(f"{option} must be at most {most:,}; got {value}")
 
 
 def _options(words: list[str]) -> dict[str, Any]:

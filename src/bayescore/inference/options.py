@@ -11,6 +11,7 @@ from torch import Tensor
 from bayescore.checks import check_count, nearest
 from bayescore.families.base import Family
 from bayescore.inference.result import Fit
+from bayescore.inference.storage import MAX_COUNT
 from bayescore.inference.stopping import Plateau
 from bayescore.targets.base import Target
 
@@ -51,7 +52,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if self.steps is not None:
-            check_count("steps", self.steps)
+            check_count("steps", self.steps, most=MAX_COUNT)
         if self.record_every is not None and not isinstance(self.record_every, Sequence):
             check_count("record_every", self.record_every)
         for name in self.metrics or ():

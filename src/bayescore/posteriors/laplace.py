@@ -214,10 +214,9 @@ class LaplacePosterior(WeightPosterior):
         likelihood: Likelihood,
         weights: str = "last",
         structure: str = "kron",
-        *,
-        loss: float,
-        n_data: int,
-        n_outputs: int,
+        loss: float = 0.0,
+        n_data: int = 0,
+        n_outputs: int = 0,
     ) -> LaplacePosterior:
         check_number("loss", abs(loss), zero=True)  # a Gaussian's may be negative
         check_count("n_data", n_data)
