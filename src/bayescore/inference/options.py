@@ -11,8 +11,8 @@ from torch import Tensor
 from bayescore.checks import check_count, nearest
 from bayescore.families.base import Family
 from bayescore.inference.result import Fit
-from bayescore.inference.storage import MAX_COUNT
 from bayescore.inference.stopping import Plateau
+from bayescore.inference.storage import MAX_COUNT
 from bayescore.targets.base import Target
 
 __all__ = ["Callback", "FitKeywords", "Metric", "ResumeKeywords", "RunOptions"]
