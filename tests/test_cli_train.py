@@ -103,6 +103,8 @@ def test_the_checkpoint_of_another_run_is_refused(arguments, sentence, capsys, t
         (["--checkpoint", "a.safetensors", "--output", "./a.safetensors"], "are the same file"),
         (["--set", "lr"], "key=value"),
         (["--set", "colour=3"], "colour"),
+        (["--set", "prior_sd=" + "[" * 5000], "prior_sd must be a positive number"),
+        (["--set", "prior_sd=" + "9" * 5000], "prior_sd must be a positive number"),
         (["--hidden", "99999999999"], "--hidden must be at most 1,000,000; got 99999999999"),
         (["--hidden", "600000,600000"], "make --hidden smaller"),
         (["--epochs", "99999999999999999999"], "--epochs must be at most 1,000,000,000"),

@@ -163,8 +163,10 @@ def check_command(code: int, output: str, errors: str) -> str:
     expect(code in (0, 1, 2), f"exit code {code}:\n{errors}")
     if code == 0:
         return VALID
-    said = [line for line in errors.splitlines() if line.strip()]
-    expect(said or output, f"exit code {code} without a word")
+    expect(errors.strip() or output, f"exit code {code} without a word")
+    said = [line for line in errors.splitlines() if line.startswith("error: ")]
+    if code == 2 and errors:
+        expect(len(said) == 1 and len(said[0].split()) > 4, f"not one sentence:\n{errors}")
     return REFUSED
 
 

@@ -235,9 +235,7 @@ def test_a_seed_that_no_file_can_hold_is_refused_before_the_fit(seed: int) -> No
 
 
 def test_steps_that_no_file_can_hold_are_refused_before_the_fit() -> None:
-    with pytest.raises(
-        ValueError, match=r"steps must be at most 9,007,199,254,740,992; got"
-    ):
+    with pytest.raises(ValueError, match=r"steps must be at most 9,007,199,254,740,992; got"):
         bs.fit(TARGET, Q, BaM(), steps=2**53 + 1)
     with pytest.raises(ValueError, match=r"steps must be at most .*; got a number of 3322 bits"):
         bs.fit(TARGET, Q, BaM(), steps=10**1000)

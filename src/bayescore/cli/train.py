@@ -152,7 +152,7 @@ def _options(words: list[str]) -> dict[str, Any]:
             raise ValueError(f"--set takes key=value; got {word!r}")
         try:
             found[key] = math.inf if text == "inf" else json.loads(text.lower())
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, or none that can be read: the method will judge it
             found[key] = text
     return found
 
