@@ -244,7 +244,7 @@ def process_words(rng: random.Random, place: Path, seed: int, scratch: Path) -> 
 
 
 def run_words(words: list[str], place: Path) -> tuple[int | None, str, str, float, int]:
-    """Exit code (None if it had to be ended), output, errors, seconds of the processor, and largest memory."""
+    """Exit code (None if it had to be ended), output, errors, processor seconds, largest memory."""
     files = [place / "output.txt", place / "errors.txt"]
     began = time.monotonic()
     with files[0].open("wb") as output, files[1].open("wb") as errors:
