@@ -45,7 +45,7 @@ __all__ = ["JOBS", "kill_at_random"]
 
 ATTEMPTS = 5  # kills of one run before it may finish
 PATIENCE = 300.0  # seconds that a run may take which is not killed
-TIMES = ("seconds", "started")
+TIMES = ("seconds", "started", "commit")  # the last is that of the checkout in which a run ends
 
 
 @dataclass(frozen=True)
