@@ -34,7 +34,7 @@ class ProximalScore(BayesianOptimizer):
     Arguments:
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N: the number of terms whose mean is the loss.
-        lr, betas: AdamW's. Without noise the mean moves exactly as AdamW's weights do.
+        lr, betas: AdamW's. Without noise and prior the mean moves exactly as AdamW's weights do.
         prior_scale: prior sd of a weight about its mean, relative to the root mean square of its tensor at
             the start (for a vector that of the matrix before it, or the median of all matrices; for zeros
             1/sqrt(inputs)). It limits the widths; the mean has a prior 100 times wider, and weight_decay.
