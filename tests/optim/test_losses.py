@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bayescore.optim import ProximalScore
+from bayescore.optim import CalibratedScore, ProximalScore
 from bayescore.optim.losses import LOSSES, MOST, is_recorded, mean_sentence, record_loss
 
 Curve = Callable[[float], float]
@@ -141,7 +141,7 @@ def test_a_rate_that_is_far_too_high_is_named() -> None:
     model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
     x = torch.randn(256, 3)
     y = (x[:, 0] > 0).long()
-    opt = ProximalScore(model.parameters(), 256, lr=100.0, init_sd=0.01)
+    opt = CalibratedScore(model.parameters(), 256, lr=100.0, init_sd=0.01)
     for _ in range(60):
         with opt.sample():
             F.cross_entropy(model(x), y).backward()

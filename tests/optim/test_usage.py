@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import bayescore.optim.usage as watch
 from bayescore.nn import likelihoods
-from bayescore.optim import ProximalScore
+from bayescore.optim import CalibratedScore, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
 
 Batches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
@@ -114,8 +114,8 @@ def wrong(part: str, remedy: str) -> Callable[[Callable[[], Any]], Callable[[], 
 
 
 def train_classes(loss: LossFunction, num_data: int = 240, blocks: int = 1, **options: Any) -> None:
-    model = mlp()
-    plain_loop(ProximalScore(model.parameters(), num_data, **options), model, loader(X, Y), loss, 4, blocks)
+    model, kind = mlp(), CalibratedScore if "batch_size" in options else ProximalScore
+    plain_loop(kind(model.parameters(), num_data, **options), model, loader(X, Y), loss, 4, blocks)
 
 
 @wrong("a sum over the batch", "give the mean")
@@ -321,7 +321,8 @@ def fine(run: Callable[[], Any]) -> Callable[[], Any]:
 def fit_by_hand(model: nn.Module, batches: Any, loss: LossFunction, num_data: int, **options: Any) -> None:
     blocks = options.pop("blocks", 1)
     epochs = options.pop("epochs", 6)
-    plain_loop(ProximalScore(model.parameters(), num_data, **options), model, batches, loss, epochs, blocks)
+    kind = CalibratedScore if "batch_size" in options else ProximalScore
+    plain_loop(kind(model.parameters(), num_data, **options), model, batches, loss, epochs, blocks)
 
 
 @fine
@@ -519,7 +520,7 @@ def soft_labels_and_class_weights() -> None:
 @fine
 def parts_accumulated() -> None:
     model = mlp()
-    opt = ProximalScore(model.parameters(), 240, batch_size=16, accumulate=4)
+    opt = CalibratedScore(model.parameters(), 240, batch_size=16, accumulate=4)
     for _ in range(6):
         for x, y in loader(X, Y):
             with opt.sample():

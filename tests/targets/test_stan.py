@@ -326,6 +326,7 @@ def test_data_may_come_from_a_file(tmp_path: Path, target: Stan) -> None:
         ("1.5", "[1]"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the data N hold NaN")
 def test_words_and_kinds_that_stan_does_not_take_end_in_a_sentence(tmp_path: Path, N: str, y: str) -> None:
     file = tmp_path / "data.json"
     file.write_text(f'{{"N": {N}, "y": {y}, "mood": 0}}')

@@ -193,6 +193,8 @@ def _finite_numbers(values: Any, count: int) -> bool:
 
 
 def _root_mean_square(weights: Tensor) -> float:
+    if not weights.numel():
+        return 1.0
     wide = torch.promote_types(weights.dtype, torch.float32)
     found = float(torch.linalg.vector_norm(weights, dtype=wide)) / math.sqrt(weights.numel())
     return found if found > LEAST_SCALE else (weights[0].numel() if weights.dim() > 1 else 1.0) ** -0.5
