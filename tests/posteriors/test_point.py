@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -44,6 +46,17 @@ def test_the_temperature_found_is_a_minimum_of_the_validation_loss() -> None:
     assert best < loss(1.01 * scaled.temperature)
     assert best < loss(0.99 * scaled.temperature)
     torch.testing.assert_close(scaled.predict(z[:5]).probs, (z[:5] / scaled.temperature).softmax(1))
+
+
+def test_rows_that_are_all_predicted_rightly_do_not_make_the_network_certain() -> None:
+    z = 3 * torch.eye(4).repeat(10, 1)
+    batches = [(z, torch.arange(4).repeat(10))]
+    scaled = bnn.PointPosterior(identity()).scaled(batches)
+    assert 0.3 < scaled.temperature < 1
+    b = 1 / scaled.temperature
+    q = (b * z[:1]).softmax(1)[0]  # (1), written out for rows that are all alike
+    slope = float((q * z[0]).sum() - z[0, 0])
+    assert b * 40 * slope + math.log(b) == pytest.approx(0, abs=1e-3)
 
 
 def test_scaling_again_starts_from_the_logits_and_changes_nothing() -> None:

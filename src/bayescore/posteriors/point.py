@@ -1,7 +1,10 @@
 """The plain network: one set of weights, optionally with a temperature fitted on validation data.
 
 Temperature scaling (Guo et al. 2017) divides the logits z by T; with b = 1/T the validation loss
-    l(b) = -(1/n) sum_i log p(y_i | b z_i)   is convex in b, and b solves  l'(b) = 0                       (1)
+    l(b) = -(1/n) sum_i log p(y_i | b z_i)   is convex in b
+Where all n labels are predicted rightly, l falls for ever, and T = 0 would make every later mistake
+infinitely bad. Therefore log T has a standard normal prior, which a hundred rows with mistakes outweigh:
+    b n l'(b) + log b = 0                                                                                  (1)
 """
 
 from __future__ import annotations
@@ -87,12 +90,13 @@ class PointPosterior(WeightPosterior):
 
 
 def best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> float:
-    """T by bisection of (1) in log b; the end of the range if the logits separate the labels perfectly."""
+    """T by bisection of (1) in log b."""
     low, high = -math.log(MAX_TEMPERATURE), math.log(MAX_TEMPERATURE)
     for _ in range(60):
         middle = (low + high) / 2
         b = torch.tensor(math.exp(middle), dtype=logits.dtype, device=logits.device, requires_grad=True)
         with torch.enable_grad():
             (slope,) = torch.autograd.grad(likelihood(b * logits, labels), b)
-        low, high = (low, middle) if float(slope) > 0 else (middle, high)
+        rises = math.exp(middle) * labels.numel() * float(slope) + middle > 0
+        low, high = (low, middle) if rises else (middle, high)
     return math.exp(-(low + high) / 2)

@@ -376,7 +376,11 @@ def _outcome(run: Run, members: Sequence[Trained], data: TaskData) -> RunOutcome
     if members[0].first is not None:
         metrics |= {"loss_before": members[0].first[0], "loss_after_one_epoch": members[0].first[1]}
     losses = members[0].losses
-    trace = {"epoch": [float(i + 1) for i in range(len(losses))], "loss": losses}
+    last = len(losses) - 1
+    shown = (
+        sorted({share * last // 4 for share in range(5)}) if losses else []
+    )  # thousands of runs: a few points
+    trace = {"epoch": [float(i + 1) for i in shown], "loss": [float(f"{losses[i]:.5g}") for i in shown]}
     if any(m.posterior is None for m in members):
         return RunOutcome(run, metrics, steps, trace, ended="diverged")
     metrics |= _finite(evaluate(members, data, run.config["draws"]))
