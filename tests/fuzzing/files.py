@@ -54,6 +54,20 @@ def damaged(rng: random.Random, content: bytes) -> bytes:
     return rng.choice(OUTSIDE)(rng, content)
 
 
+def spoilt(path: Path, content: bytes, rng: random.Random) -> tuple[bool, bytes]:
+    """Write a file with a forged header, which carries a right checksum, or with damaged bytes.
+
+    Returns whether the header is forged, and what was written.
+    """
+    path.write_bytes(content)
+    forged = rng.random() < 0.5
+    if forged:
+        with_header(path, mutated(header_of(path), rng))
+    else:
+        path.write_bytes(damaged(rng, content))
+    return forged, path.read_bytes()
+
+
 def checked_file(
     path: Path,
     rng: random.Random,
@@ -69,13 +83,7 @@ def checked_file(
         save: writes what was read to the same place.
         written: what must be equal in the file that was read and in the one that was written.
     """
-    path.write_bytes(content)
-    forged = rng.random() < 0.5
-    if forged:
-        with_header(path, mutated(header_of(path), rng))
-    else:
-        path.write_bytes(damaged(rng, content))
-    given = path.read_bytes()
+    forged, given = spoilt(path, content, rng)
     no, value = refused(load)
     expect(path.read_bytes() == given, "reading changed the file")
     if no:
@@ -167,13 +175,7 @@ def checkpoints(scratch: Path) -> Attempt:
 
     def attempt(rng: random.Random, place: Path) -> str:
         path = place / "run"
-        path.write_bytes(content)
-        forged = rng.random() < 0.5
-        if forged:
-            with_header(path, mutated(header_of(path), rng))
-        else:
-            path.write_bytes(damaged(rng, content))
-        given = path.read_bytes()
+        forged, given = spoilt(path, content, rng)
         no, trained = refused(lambda: run(path))
         if no:
             expect(path.read_bytes() == given, "a checkpoint that was refused was overwritten")
