@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from bayescore.checks import check_count
+from bayescore.families import Family
 from bayescore.nn.checkpoint import Run, RunState
 from bayescore.nn.loop import epoch_stream, out_of_patience, train
 from bayescore.nn.methods import training_method
@@ -64,6 +65,7 @@ def fit(
     validation: Iterable[Any] | None = None,
     patience: int | None = None,
     num_data: int | None = None,
+    family: Family | None = None,
     bayesian: str | Iterable[str] = "*",
     point: str | Iterable[str] = (),
     point_lr: float = 1e-3,
@@ -92,6 +94,8 @@ def fit(
             returned.
         patience: epochs without improvement on validation before training stops; None: never.
         num_data: size of the training set, if the loader's data set has no length.
+        family: for "descent" and "advi", any density on R^D over the D random weights together, where q
+            begins: a flow, a full or low-rank Gaussian (optim/family.py); None: a diagonal Gaussian.
         bayesian, point: patterns (`bs.nn.select`) of the parameters that are random, and of those that are
             not; the latter are trained by Adam with the learning rate `point_lr`, unless they are frozen. A
             learned noise level is trained by Adam too, with its own learning rate.
@@ -135,6 +139,8 @@ def fit(
     batches = _batches(train_loader)
     settings |= {"point_lr": point_lr, "batch_size": _batch_size(train_loader), "batches": batches}
     settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
+    if family is not None:
+        settings["family"], options["family"] = repr(family), family
     steps = None if batches is None else batches * epochs
     trained = training_method(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
     schedule = torch.optim.lr_scheduler.LambdaLR(
