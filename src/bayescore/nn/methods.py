@@ -48,7 +48,7 @@ BAYESIAN: dict[str, type[BayesianOptimizer]] = {
     "sgld": SGLD,
 }
 #: the functional methods that move any family over the weights, and their defaults for networks
-OF_FAMILIES: dict[str, tuple[type[functional.Method], dict[str, Any]]] = {
+OF_FAMILIES: dict[str, tuple[type[functional.ProximalDescent | functional.ADVI], dict[str, Any]]] = {
     "descent": (functional.ProximalDescent, {"lr": 3e-3, "inner_steps": 2}),
     "advi": (functional.ADVI, {"lr": 1e-3}),
 }

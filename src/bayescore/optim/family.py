@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bayescore.checks import check_count
 from bayescore.families import Family
-from bayescore.methods import Method, State
+from bayescore.methods import ADVI, ProximalDescent, State
 from bayescore.optim.distributed import check_whole
 from bayescore.optim.options import check_num_data, positive
 from bayescore.posteriors.family import FamilyPosterior, central_point, split_weights
@@ -63,7 +63,7 @@ class FamilyOptimizer(torch.optim.Optimizer):
         params: Any,
         num_data: int,
         family: Family,
-        method: Method,
+        method: ProximalDescent | ADVI,
         *,
         steps: int | None = None,
         prior_sd: float = 1.0,
@@ -77,11 +77,11 @@ class FamilyOptimizer(torch.optim.Optimizer):
         check_count("max_skips", max_skips)
         if steps is not None:
             check_count("steps", steps)
-        if not hasattr(method, "schedule"):
-            raise TypeError(f"{type(method).__name__} has no learning rate; use ProximalDescent or ADVI")
+        if not isinstance(method, ProximalDescent | ADVI):
+            raise TypeError(f"{type(method).__name__} serves no mini-batches; use ProximalDescent or ADVI")
         if type(family).__name__ not in method.serves:
             raise TypeError(f"{type(method).__name__} serves {', '.join(method.serves)}; got {family!r}")
-        lr = method.lr if getattr(method, "lr", None) is not None else family.lr
+        lr = family.lr if method.lr is None else method.lr
         super().__init__(params, {"lr": lr})
         if len(self.param_groups) > 1:
             raise ValueError("one family holds all weights together; pass one group of parameters")
@@ -91,9 +91,10 @@ class FamilyOptimizer(torch.optim.Optimizer):
         if family.dim != size or family.batch_shape:
             raise ValueError(f"the weights need one density on R^{size}; got {family!r}")
         self.num_data, self.prior_sd, self.temperature = num_data, prior_sd, temperature
-        self.max_skips, self.method = max_skips, method
-        if steps is None and getattr(method, "alpha", None) == "linear":
-            self.method = dataclasses.replace(method, alpha=0.5)  # type: ignore[call-arg]
+        self.max_skips = max_skips
+        self.method: ProximalDescent | ADVI = method
+        if steps is None and isinstance(method, ProximalDescent) and method.alpha == "linear":
+            self.method = dataclasses.replace(method, alpha=0.5)
         density = family.in_form(method.form).to(weights[0].device)
         self._state: State = method.init(type(density).stack([density]), steps or 1)
         self._streams = Streams([seed], dtype=density.dtype, device=density.device)
@@ -130,7 +131,7 @@ class FamilyOptimizer(torch.optim.Optimizer):
         if closure is None:
             raise TypeError("step() needs a closure that runs forward and backward and returns the mean loss")
         lr = self.param_groups[0]["lr"]
-        method = dataclasses.replace(self.method, lr=lr, schedule="constant")  # type: ignore[call-arg]
+        method = dataclasses.replace(self.method, lr=lr, schedule="constant")
         scores = _MiniBatchScores(self, closure)
         try:
             with torch.no_grad():
