@@ -52,7 +52,7 @@ _DATASETS = {
 
 
 class Koopa(nn.Module):
-    """The network of equations (1) to (7): windows (B, context, channels) to forecasts (B, horizon, channels).
+    """The network of equations (1) to (7), from windows (B, context, channels) to (B, horizon, channels).
 
     Give it the training windows once before training (`learn_frequencies`); until then G holds the lowest
     frequencies.
@@ -110,14 +110,15 @@ class Koopa(nn.Module):
         self.kept_count = int(alpha * frequencies)
         kept = torch.arange(frequencies) < self.kept_count
         self.register_buffer("kept", kept)  # (L//2 + 1,): G as a mask
-        sizes = {"hidden": hidden, "layers": layers, "dropout": dropout}
-        self.invariant_encoder = _perceptron(context, dynamic_dim, nn.ReLU, **sizes)
-        self.invariant_decoder = _perceptron(dynamic_dim, horizon, nn.ReLU, **sizes)
-        self.variant_encoder = _perceptron(segment * channels, dynamic_dim, nn.Tanh, **sizes)
-        self.variant_decoder = _perceptron(dynamic_dim, segment * channels, nn.Tanh, **sizes)
-        self.maps = nn.ModuleList(nn.Linear(dynamic_dim, dynamic_dim, bias=False) for _ in range(blocks))
-        for layer in self.maps:
+        sizes = (hidden, layers, dropout)
+        self.invariant_encoder = _perceptron(context, dynamic_dim, nn.ReLU, *sizes)
+        self.invariant_decoder = _perceptron(dynamic_dim, horizon, nn.ReLU, *sizes)
+        self.variant_encoder = _perceptron(segment * channels, dynamic_dim, nn.Tanh, *sizes)
+        self.variant_decoder = _perceptron(dynamic_dim, segment * channels, nn.Tanh, *sizes)
+        maps = [nn.Linear(dynamic_dim, dynamic_dim, bias=False) for _ in range(blocks)]
+        for layer in maps:
             nn.init.orthogonal_(layer.weight)
+        self.maps = nn.ModuleList(maps)
 
     @classmethod
     def for_dataset(cls, name: str, **changes: Any) -> Koopa:
@@ -203,7 +204,7 @@ class Koopa(nn.Module):
 
 
 def advance(z: Tensor, steps: int, *, rebuild: bool = True) -> tuple[Tensor | None, Tensor]:
-    """Features of segments (B, F, d), rebuilt (B, F, d) and continued (B, steps, d) by their own linear map (5).
+    """Features of segments (B, F, d), rebuilt (B, F, d) and continued (B, steps, d) by their own map (5).
 
     The rebuilt features are None unless they are asked for.
     """
@@ -235,7 +236,7 @@ def advance(z: Tensor, steps: int, *, rebuild: bool = True) -> tuple[Tensor | No
 
 
 def _perceptron(
-    inputs: int, outputs: int, activation: type[nn.Module], *, hidden: int, layers: int, dropout: float
+    inputs: int, outputs: int, activation: type[nn.Module], hidden: int, layers: int, dropout: float
 ) -> nn.Sequential:
     """Linear layers with an activation and dropout between them; `layers` counts the linear layers."""
     widths = [inputs, *[hidden] * (layers - 1)]
