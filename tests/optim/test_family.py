@@ -1,4 +1,4 @@
-"""Any family over all weights: the optimizer's steps are the functional method's, its posterior a posterior."""
+"""Any family over all weights: the optimizer's steps are the functional method's."""
 
 from __future__ import annotations
 

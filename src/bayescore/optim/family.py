@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bayescore.checks import check_count
 from bayescore.families import Family
-from bayescore.methods import ADVI, ProximalDescent, State
+from bayescore.methods import ADVI, Method, ProximalDescent, State
 from bayescore.optim.distributed import check_whole
 from bayescore.optim.options import check_num_data, positive
 from bayescore.posteriors.family import FamilyPosterior, central_point, split_weights
@@ -131,7 +131,7 @@ class FamilyOptimizer(torch.optim.Optimizer):
         if closure is None:
             raise TypeError("step() needs a closure that runs forward and backward and returns the mean loss")
         lr = self.param_groups[0]["lr"]
-        method = dataclasses.replace(self.method, lr=lr, schedule="constant")
+        method: Method = dataclasses.replace(self.method, lr=lr, schedule="constant")
         scores = _MiniBatchScores(self, closure)
         try:
             with torch.no_grad():

@@ -1,8 +1,8 @@
 """Any variational family over a network's weights: a flow, a full or low-rank Gaussian, a mixture.
 
 The random parameters, flattened and joined in the module's order, are one vector,
-    theta = (vec W_1, ..., vec W_K) ~ q_lambda on R^D,   D the number of random weights                     (1)
-    centre = T_lambda(0), the draw without noise: a Gaussian's mean, a flow's image of its base's mode      (2)
+    theta = (vec W_1, ..., vec W_K) ~ q_lambda on R^D,   D the number of random weights                    (1)
+    centre = T_lambda(0), the draw without noise: a Gaussian's mean, a flow's image of its base's mode     (2)
 """
 
 from __future__ import annotations
