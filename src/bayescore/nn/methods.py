@@ -36,7 +36,7 @@ from bayescore.posteriors.likelihoods import Likelihood
 from bayescore.posteriors.point import PointPosterior
 from bayescore.posteriors.swag import SWAG
 
-__all__ = ["METHODS", "TrainingMethod", "training_method"]
+__all__ = ["METHODS", "SCHEDULES", "TrainingMethod", "training_method"]
 
 BAYESIAN: dict[str, type[BayesianOptimizer]] = {
     "proximal": ProximalScore,
@@ -53,6 +53,7 @@ OF_FAMILIES: dict[str, tuple[type[functional.ProximalDescent | functional.ADVI],
     "advi": (functional.ADVI, {"lr": 1e-3}),
 }
 METHODS = (*BAYESIAN, "plain", "dropout", "swag")
+SCHEDULES = ("cosine", "halving", "constant")
 SWAG_WAITS = 0.5  # share of the epochs before SWAG begins to collect weights
 CHAIN = 30  # states that SGLD keeps of the second half of its steps
 
@@ -85,10 +86,12 @@ class TrainingMethod:
             return self.swag.count > 1
         return bool(self.optimizer.param_groups[0].get("kept", 1))
 
-    def lr_factor(self, share: float) -> float:
-        """The factor of the learning rate after a share of all steps: a cosine, or constant for SWAG."""
-        if self.swag is not None:
+    def lr_factor(self, schedule: str, share: float, epochs: int) -> float:
+        """The factor of the learning rate after a share of all steps; for SWAG it is constant."""
+        if self.swag is not None or schedule == "constant":
             return 1.0
+        if schedule == "halving":  # the first two epochs at the full rate, then half of it after every epoch
+            return 0.5 ** max(0, int(share * epochs + 1e-6) - 1)
         return max(1e-3, 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
 
 
