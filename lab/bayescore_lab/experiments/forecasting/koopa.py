@@ -52,7 +52,7 @@ NOTE = (
     "standard deviations of the training rows; 5 draws unless said otherwise. NLL per number, its one noise "
     "level chosen on validation. 30-draw CRPS and widths are from 48 evenly spaced test windows. MC-dropout, "
     "the ensemble and the arms as printed have three seeds. Temperature and initial width were chosen on the "
-    "validation windows of ILI, Exchange and ETTh2 with seed 0 (koopa-tuning), once for all data sets."
+    "validation windows of ILI and Exchange with seed 0 (koopa-tuning), once for all data sets."
 )
 
 

@@ -41,7 +41,7 @@ DROPOUT, ENSEMBLE = "MC-dropout", f"Ensemble x{MEMBERS}"
 DATA = {"ILI": 1.0, "Exchange": 8.0, "ETTh2": 15.0, "Weather": 55.0}
 PRINTED: Spec = {"lr": 1e-3, "tau": 1e-6, "init_sd": 1e-6}
 
-#: the best of each method's trials on the validation windows of ILI, Exchange and ETTh2 (koopa-tuning)
+#: the best of each method's trials on the validation windows of ILI and Exchange (koopa-tuning)
 TUNED: dict[str, Spec] = {
     ADVI: {"kind": "advi", "options": {"lr": 1e-3, "tau": 1e-4, "init_sd": 1e-2}},
     OURS: {"kind": "descent", "options": {"lr": 1e-3, "tau": 1e-4, "init_sd": 1e-2, "inner_steps": 2}},

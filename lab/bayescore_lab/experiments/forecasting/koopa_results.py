@@ -119,7 +119,9 @@ def _compared(records: Records, metric: str, arm: str, than: str, data: str) -> 
     return differences(ours, theirs) if len(ours) > 1 else None
 
 
-def not_worse_on(metrics: Sequence[str], arm: str, than: str, data: Sequence[str], at_least: int) -> Criterion:
+def not_worse_on(
+    metrics: Sequence[str], arm: str, than: str, data: Sequence[str], at_least: int
+) -> Criterion:
     """`arm` is significantly worse than `than` nowhere, and lower in the mean on `at_least` data sets."""
     listed = ", ".join(metrics)
     words = (
