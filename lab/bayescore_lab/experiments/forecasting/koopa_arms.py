@@ -26,6 +26,8 @@ __all__ = [
     "TUNED",
     "VANILLA",
     "arm_runs",
+    "cost",
+    "data_name",
     "execute",
 ]
 
@@ -59,7 +61,7 @@ ARMS: dict[str, Spec] = {
     "ADVI, as printed": {"kind": "advi", "options": PRINTED},
 }
 #: arms that are references or show what happens, and how many seeds that takes
-FEW_SEEDS = {name: 3 for name in (DROPOUT, ENSEMBLE, "Ours, as printed", "ADVI, as printed")}
+FEW_SEEDS = dict.fromkeys((DROPOUT, ENSEMBLE, "Ours, as printed", "ADVI, as printed"), 3)
 
 
 def arm_runs(
@@ -83,8 +85,6 @@ def arm_runs(
             }
             if "family" in spec:
                 config["family"] = spec["family"]
-            if "rows" in settings:
-                config["rows"] = settings["rows"]
             for seed in seeds[: few_seeds.get(name, len(seeds))]:
                 group = f"plain {data} {seed}" if name in (VANILLA, ENSEMBLE) else ""
                 runs.append(Run(name, seed, config, group, cost(data, name)))
@@ -93,4 +93,9 @@ def arm_runs(
 
 def cost(data: str, name: str) -> float:
     """Relative to a plain network on ILI."""
-    return DATA[data] * (MEMBERS if name == ENSEMBLE else 1)
+    return DATA[data_name(data)] * (MEMBERS if name == ENSEMBLE else 1)
+
+
+def data_name(data: str) -> str:
+    """The data set, where a label says more: "Weather, segment 24" is Weather."""
+    return data.partition(",")[0]

@@ -24,10 +24,26 @@ from bayescore.nn import Ensemble, NetworkFit, Posterior, fit
 from bayescore.posteriors.likelihoods import Gaussian
 from bayescore.rng import generator
 from bayescore_lab.engine import Run, RunOutcome
-from bayescore_lab.experiments.forecasting.koopa_arms import ENSEMBLE, FEW, MANY, MEMBERS, VANILLA
+from bayescore_lab.experiments.forecasting.koopa_arms import (
+    ENSEMBLE,
+    FEW,
+    MANY,
+    MEMBERS,
+    VANILLA,
+    data_name,
+)
 from bayescore_lab.experiments.forecasting.measures import Noise, Sums, fit_noise, mixture_nll
 
-__all__ = ["WindowBatches", "assess", "execute", "execute_trials", "learn", "network", "start_family"]
+__all__ = [
+    "WindowBatches",
+    "assess",
+    "benchmark",
+    "execute",
+    "execute_trials",
+    "learn",
+    "network",
+    "start_family",
+]
 
 CHUNK = 500  # windows in one forward pass of a test
 NOISE_WINDOWS = 600  # of validation, evenly spaced, to fit the noise on
@@ -63,21 +79,18 @@ class WindowBatches:
 
 
 @cache
-def split(name: str, rows: int | None = None) -> SeriesSplit:
-    """A benchmark set as the protocol cuts it, or its first `rows` rows."""
-    chosen = series(name)
-    if rows is not None:
-        chosen = chosen.take(slice(0, rows))
-    context, horizon = (48, 24) if name == "ILI" else (96, 48)
-    return split_series(chosen, context, horizon)
+def benchmark(data: str) -> SeriesSplit:
+    """A benchmark set as the protocol cuts it."""
+    name = data_name(data)
+    return split_series(series(name), *((48, 24) if name == "ILI" else (96, 48)))
 
 
-def network(name: str, seed: int, sizes: Mapping[str, Any], data: SeriesSplit) -> Koopa:
+def network(data: str, seed: int, sizes: Mapping[str, Any]) -> Koopa:
     """The network of a data set; a seed gives every method the same initial weights."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(generator(seed, purpose="koopa").initial_seed())
-        model = Koopa.for_dataset(name, **sizes)
-    model.learn_frequencies(WindowBatches(data.train, CHUNK))
+        model = Koopa.for_dataset(data_name(data), **sizes)
+    model.learn_frequencies(WindowBatches(benchmark(data).train, CHUNK))
     return model
 
 
@@ -100,8 +113,7 @@ def start_family(kind: str, model: nn.Module, options: Mapping[str, Any], seed: 
 def learn(run: Run, member: int = 0) -> NetworkFit:
     """Train the network of a run with its method and options."""
     c, seed = run.config, run.seed + 1000 * member
-    data = split(c["data"], c.get("rows"))
-    model = network(c["data"], seed, c["sizes"], data)
+    data, model = benchmark(c["data"]), network(c["data"], seed, c["sizes"])
     options = dict(c["options"])
     if "tau" in options:
         options["temperature"] = options.pop("tau") * model.horizon * model.channels / 2
@@ -183,7 +195,7 @@ def _outcome(run: Run, posterior: Posterior, trained: Sequence[NetworkFit], cpu:
 
 
 def _steps(run: Run, trained: Sequence[NetworkFit]) -> int:
-    data = split(run.config["data"], run.config.get("rows"))
+    data = benchmark(run.config["data"])
     return sum(len(one.history) for one in trained) * len(WindowBatches(data.train, 32))
 
 
@@ -194,7 +206,7 @@ def _trace(found: NetworkFit) -> dict[str, list[float]]:
 
 def _noise_windows(run: Run, posterior: Posterior, draws: int) -> tuple[Tensor, Tensor]:
     """Draws (K, n, S, C) and truth (n, S, C) on the validation windows that noise is fitted on."""
-    data = split(run.config["data"], run.config.get("rows"))
+    data = benchmark(run.config["data"])
     batches = WindowBatches(data.validation, NOISE_WINDOWS, most=NOISE_WINDOWS)
     parts = [(posterior.predict(x, draws, seed=TEST_SEED).outputs, y) for x, y in batches]
     return torch.cat([f for f, _ in parts], 1), torch.cat([y for _, y in parts])
@@ -203,7 +215,7 @@ def _noise_windows(run: Run, posterior: Posterior, draws: int) -> tuple[Tensor, 
 @torch.no_grad()
 def assess(run: Run, posterior: Posterior) -> dict[str, float]:
     """The measures of a posterior on the test windows, with the paper's 5 draws and with 30."""
-    data = split(run.config["data"], run.config.get("rows"))
+    data = benchmark(run.config["data"])
     noise = Noise.of(*_noise_windows(run, posterior, MANY), FEW)
     sums = Sums(noise, FEW)
     for x, y in WindowBatches(data.test, CHUNK):

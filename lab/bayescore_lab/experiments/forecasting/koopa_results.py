@@ -19,8 +19,8 @@ from bayescore_lab.engine import (
     figure_style,
     looks,
     mean_interval,
-    panels,
     paired_t,
+    panels,
     shared_legend,
 )
 from bayescore_lab.engine.statistics import differences
@@ -125,9 +125,9 @@ def not_worse_on(
     """`arm` is significantly worse than `than` nowhere, and lower in the mean on `at_least` data sets."""
     listed = ", ".join(metrics)
     words = (
-        f"On each of {', '.join(data)}, take {listed} of {arm} minus that of {than}, seed by seed. Reproduced "
-        "if the 95 % t interval of no mean lies above 0 and, for each metric, the mean is below 0 on at least "
-        f"{at_least} of {len(data)}; not reproduced here if some interval lies above 0; partly otherwise."
+        f"On each of {', '.join(data)}, take {listed} of {arm} minus that of {than}, seed by seed. "
+        "Reproduced if the 95 % t interval of no mean lies above 0 and, for each metric, the mean is below 0 "
+        f"on at least {at_least} of {len(data)}; not reproduced here if some interval lies above 0; partly otherwise."
     )
 
     def judge(records: Records) -> Judgement:
@@ -141,9 +141,8 @@ def not_worse_on(
                 interval = mean_interval(found)
                 lower += interval.estimate < 0
                 worse += [f"{name} by {interval_text(interval, 3)}"] if interval.low > 0 else []
-            sentences.append(
-                f"{metric}: lower on {lower} of {len(data)}, significantly worse on {', '.join(worse) or 'none'}."
-            )
+            where = ", ".join(worse) or "none"
+            sentences.append(f"{metric}: lower on {lower} of {len(data)}, significantly worse on {where}.")
             if worse:
                 verdict = NOT_REPRODUCED
             elif lower < at_least and verdict == REPRODUCED:
@@ -172,10 +171,10 @@ def lower_on(metric: str, arm: str, than: str, data: str) -> Criterion:
 
 
 def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> Criterion:
-    """The mean of `arm` is at most `factor` times that of `than`."""
+    """The mean of `arm` is at most `factor` times that of `than`, or above it by that share if it is negative."""
     words = (
-        f"On {data}, divide {metric} of {arm} by that of {than}, seed by seed. Reproduced if the mean of the "
-        f"ratios is at most {factor:g}, not reproduced here otherwise."
+        f"On {data}, take the means of {metric} over the seeds of both {arm} and {than}, a and b. Reproduced if "
+        f"(a - b)/|b| is at most {factor - 1:.2g}, not reproduced here otherwise."
     )
 
     def judge(records: Records) -> Judgement:
@@ -184,9 +183,9 @@ def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> 
             return Judgement(None, f"No pair of {arm} and {than} on {data}.")
         if not np.isfinite(ours).all():
             return Judgement(NOT_REPRODUCED, f"On {data} runs of {arm} diverged.")
-        ratio = float(np.mean(ours / theirs))
-        verdict = REPRODUCED if ratio <= factor else NOT_REPRODUCED
-        return Judgement(verdict, f"{data}: {ratio:.3g} over {len(ours)}.", {"ratio": ratio})
+        a, b = float(ours.mean()), float(theirs.mean())
+        verdict = REPRODUCED if a - b <= (factor - 1) * abs(b) else NOT_REPRODUCED
+        return Judgement(verdict, f"{data}: {a:.4g} and {b:.4g} over {len(ours)}.", {"ours": a, "theirs": b})
 
     return Criterion(words, judge)
 

@@ -1,4 +1,4 @@
-"""What the paper does not state, chosen on validation: temperature and initial width, eight trials per method.
+"""What the paper does not state, chosen on validation: temperature and initial width, eight trials each.
 
 One setting per method serves all data sets: the one with the lowest mean NLL over the validation windows of
 ILI and Exchange, seed 0. ETTh2 and Weather have no part in the choice. The best settings are in
@@ -98,7 +98,7 @@ def _setting(record: Record) -> str:
 
 
 def best_settings(records: Records) -> dict[str, str]:
-    """By method, the setting with the lowest mean validation NLL over the data sets that all settings have."""
+    """By method, the setting with the lowest mean validation NLL over the data sets."""
     return {method: rows[0][0] for method, rows in _ranked(records).items() if rows}
 
 
@@ -107,10 +107,10 @@ def _ranked(records: Records) -> dict[str, list[tuple[str, float, dict[str, floa
     wanted = data_sets(records)
     found: dict[str, list[tuple[str, float, dict[str, float]]]] = {}
     for method in dict.fromkeys(record.method for record in records):
-        own = records.select(lambda r, method=method: r.method == method)
+        own = [record for record in records if record.method == method]
         rows = []
         for setting in dict.fromkeys(_setting(record) for record in own):
-            chosen = own.select(lambda r, setting=setting: _setting(r) == setting)
+            chosen = [record for record in own if _setting(record) == setting]
             by_data = {r.config["data"]: float(r.metrics.get("validation_nll", math.inf)) for r in chosen}
             mean = sum(by_data.get(data, math.inf) for data in wanted) / len(wanted)
             rows.append((setting, mean, by_data))
