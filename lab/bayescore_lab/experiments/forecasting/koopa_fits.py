@@ -51,6 +51,8 @@ COSTLY_WINDOWS = 48  # of test, evenly spaced, for what costs most
 EPOCH_WINDOWS = 2700  # of validation, evenly spaced, to choose the epoch by
 TEST_SEED = 1
 
+Forecasts = tuple[Tensor, Tensor]  # draws (K, n, S, C), truth (n, S, C)
+
 
 class WindowBatches:
     """Batches of windows in memory, shuffled from torch's global stream if `shuffle`; the last may be small.
@@ -169,7 +171,7 @@ def execute_trials(runs: Sequence[Run]) -> Iterator[RunOutcome]:
         except FloatingPointError:
             yield RunOutcome(run, {}, 0, ended="diverged")
             continue
-        draws, y = _noise_windows(run, found.posterior, FEW)
+        draws, y = _spread(benchmark(run.config["data"]).validation, found.posterior, FEW)
         sd = float(fit_noise(draws, y))
         metrics = {
             "validation_mse": float((draws.mean(0) - y).square().mean()),
@@ -204,22 +206,20 @@ def _trace(found: NetworkFit) -> dict[str, list[float]]:
     return {name: [row[name] for row in found.history] for name in names}
 
 
-def _noise_windows(run: Run, posterior: Posterior, draws: int) -> tuple[Tensor, Tensor]:
-    """Draws (K, n, S, C) and truth (n, S, C) on the validation windows that noise is fitted on."""
-    data = benchmark(run.config["data"])
-    batches = WindowBatches(data.validation, NOISE_WINDOWS, most=NOISE_WINDOWS)
-    parts = [(posterior.predict(x, draws, seed=TEST_SEED).outputs, y) for x, y in batches]
-    return torch.cat([f for f, _ in parts], 1), torch.cat([y for _, y in parts])
+def _spread(windows: Windows, posterior: Posterior, draws: int, most: int = NOISE_WINDOWS) -> Forecasts:
+    """Draws (K, n, S, C) and truth (n, S, C) on at most so many windows, evenly spaced."""
+    ((x, y),) = WindowBatches(windows, most, most=most)
+    return posterior.predict(x, draws, seed=TEST_SEED).outputs, y
 
 
 @torch.no_grad()
 def assess(run: Run, posterior: Posterior) -> dict[str, float]:
     """The measures of a posterior on the test windows, with the paper's 5 draws and with 30."""
     data = benchmark(run.config["data"])
-    noise = Noise.of(*_noise_windows(run, posterior, MANY), FEW)
+    noise = Noise.of(*_spread(data.validation, posterior, MANY), FEW)
     sums = Sums(noise, FEW)
     for x, y in WindowBatches(data.test, CHUNK):
         sums.add(posterior.predict(x, MANY, seed=TEST_SEED).outputs, y)
-    for x, y in WindowBatches(data.test, COSTLY_WINDOWS, most=COSTLY_WINDOWS):
-        sums.add_costly(posterior.predict(x, MANY, seed=TEST_SEED).outputs, y)
+    sums.add_costly(*_spread(data.test, posterior, MANY, COSTLY_WINDOWS))
+    sums.add_test_noise(*_spread(data.test, posterior, FEW))
     return sums.means() | {"noise": noise.few, "noise_30": noise.many}

@@ -44,6 +44,7 @@ METRICS = {
     "MSE": "mse",
     "MAE": "mae",
     "NLL": "nll",
+    "NLL, noise of the test": "nll_test_noise",
     "CRPS": "crps",
     "MSE, 30 draws": "mse_30",
     "NLL, 30 draws": "nll_30",
@@ -127,7 +128,8 @@ def not_worse_on(
     words = (
         f"On each of {', '.join(data)}, take {listed} of {arm} minus that of {than}, seed by seed. "
         "Reproduced if the 95 % t interval of no mean lies above 0 and, for each metric, the mean is below 0 "
-        f"on at least {at_least} of {len(data)}; not reproduced here if some interval lies above 0; partly otherwise."
+        f"on at least {at_least} of {len(data)}; not reproduced here if some interval lies above 0; partly "
+        "otherwise."
     )
 
     def judge(records: Records) -> Judgement:
@@ -171,10 +173,10 @@ def lower_on(metric: str, arm: str, than: str, data: str) -> Criterion:
 
 
 def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> Criterion:
-    """The mean of `arm` is at most `factor` times that of `than`, or above it by that share if it is negative."""
+    """The mean of `arm` is at most `factor` times that of `than`; a negative mean may rise by that share."""
     words = (
-        f"On {data}, take the means of {metric} over the seeds of both {arm} and {than}, a and b. Reproduced if "
-        f"(a - b)/|b| is at most {factor - 1:.2g}, not reproduced here otherwise."
+        f"On {data}, take the means of {metric} over the seeds of both {arm} and {than}, a and b. "
+        f"Reproduced if (a - b)/|b| is at most {factor - 1:.2g}, not reproduced here otherwise."
     )
 
     def judge(records: Records) -> Judgement:
