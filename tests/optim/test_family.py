@@ -121,6 +121,16 @@ def test_fit_trains_any_family_and_its_file_predicts_the_same(name: str, method:
     torch.testing.assert_close(loaded.predict(x, draws=5).probs, fit.predict(x, draws=5).probs)
 
 
+def test_a_family_over_the_last_layer_leaves_the_rest_to_adam() -> None:
+    model = network()
+    before = model[0].weight.detach().clone()
+    q = PlanarFlow.init(34, scale=0.1)
+    fit = bs.nn.fit(model, loader(64, 0), method="advi", family=q, bayesian="last", epochs=1)
+    assert isinstance(fit.posterior, bs.nn.FamilyPosterior)
+    assert fit.posterior.names == ["3.weight", "3.bias"]
+    assert not torch.equal(model[0].weight, before)
+
+
 def test_a_run_continues_from_its_checkpoint_bitwise(tmp_path: Path) -> None:
     def run(epochs: int, file: str) -> Any:
         model = network()
