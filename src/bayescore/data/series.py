@@ -23,7 +23,7 @@ from bayescore.data.dates import Dates, parse_dates
 from bayescore.data.files import Source, read
 from bayescore.reading import read_content
 
-__all__ = ["SERIES", "Series", "as_series", "read_series", "series"]
+__all__ = ["SERIES", "Series", "as_series", "date_text", "read_series", "series"]
 
 CSV_LIMIT = 512 * 2**20
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
@@ -48,7 +48,11 @@ class Series:
 
     def label(self, row: int) -> str:
         """Row number `row`, counted from 1, with its date."""
-        return f"row {row + 1}" + ("" if self.dates is None else f" ({_text(self.dates[row])})")
+        return f"row {row + 1}" + ("" if self.dates is None else f" ({self.date(row)})")
+
+    def date(self, row: int) -> str:
+        """The date of a row as a text, with its time unless that is midnight."""
+        return "" if self.dates is None else date_text(self.dates[row])
 
     def take(self, rows: Any) -> Series:
         """The same columns, of some rows."""
@@ -65,7 +69,7 @@ class Series:
         return replace(self, values=self.values[:, index], columns=tuple(columns))
 
 
-def _text(date: np.datetime64) -> str:
+def date_text(date: np.datetime64) -> str:
     """A date, with its time unless that is midnight."""
     return str(date).replace("T", " ").removesuffix(":00").removesuffix(" 00:00")
 
