@@ -35,6 +35,7 @@ class Series:
 
     values: (n, C) in float64, NaN where a value is missing.  dates: (n,), or None for an array without dates.
     rows: how many rows from the first on are for training, validation and test, where a benchmark says so.
+    reading: the arguments of `read_series` with which its file was read.
     """
 
     values: Tensor = field(repr=False)
@@ -42,6 +43,7 @@ class Series:
     dates: Dates | None = field(default=None, repr=False)
     name: str = "the series"
     rows: tuple[int, int, int] | None = None
+    reading: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -203,7 +205,9 @@ def _parse_csv(
             values[row] = [float(cells[i]) for i in index]
         except ValueError:
             values[row] = [_number(cells[i], row, header[i], what) for i in index]
-    return _with_missing(Series(torch.from_numpy(values), tuple(wanted), dates, what), missing)
+    numbers = [float(number) for number in missing]
+    reading = {"date": header[where], "date_format": date_format, "missing": numbers}
+    return _with_missing(Series(torch.from_numpy(values), tuple(wanted), dates, what, None, reading), numbers)
 
 
 def _date_column(header: list[str], date: str | None, what: str) -> int:

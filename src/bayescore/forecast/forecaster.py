@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from bayescore.checks import check_count, unknown_name
 from bayescore.data.dates import Dates, Frequency
 from bayescore.data.regular import RegularSeries, regular_series
-from bayescore.data.series import Series, as_series
+from bayescore.data.series import Series, as_series, read_series
 from bayescore.data.windows import Scaler, SeriesSplit, Windows, split_series
 from bayescore.forecast.backtesting import Backtest, score
 from bayescore.forecast.calibration import CALIBRATIONS, Calibration, calibrate
@@ -323,6 +323,9 @@ class Forecaster:
     def _new(self, data: Any, date: str | None) -> RegularSeries:
         """New rows as the network takes them: the same columns, on the same frequency."""
         fitted = self._require_fit()
+        if isinstance(data, str | os.PathLike):  # as the file it was fitted on was read
+            reading = fitted.tail.reading | ({} if date is None else {"date": date})
+            data = read_series(data, columns=fitted.columns, **reading)
         series = as_series(data, date)
         missing = [column for column in fitted.columns if column not in series.columns]
         if missing:
@@ -405,6 +408,7 @@ class Forecaster:
             "max_gap": self._max_gap(),
             "frequency": None if frequency is None else {"kind": frequency.kind, "count": frequency.count},
             "month_end": fitted.month_end,
+            "reading": fitted.tail.reading,
             "notes": list(fitted.notes),
             "status": fitted.status,
         }
@@ -467,7 +471,7 @@ class Forecaster:
             if frequency is not None:
                 dates = tensors["dates"].numpy().astype("datetime64[s]")
             scaler = Scaler(tensors["mean"], tensors["sd"])
-            tail = Series(tensors["tail"], columns, dates, "the saved series")
+            tail = Series(tensors["tail"], columns, dates, "the saved series", reading=dict(given["reading"]))
             _check_rows(scaler, tail, found._context(), len(columns))
             parts = {name.removeprefix("calibration."): value for name, value in tensors.items()}
             calibration = Calibration.rebuild(found.calibration, parts, found.horizon, len(columns))
