@@ -19,7 +19,7 @@ from bayescore.data.series import Series
 
 __all__ = ["RegularSeries", "regular_series"]
 
-MOST_INSERTED = 0.1  # share of the rows: with more, the dates have no common frequency
+MOST_GAPS = 0.1  # share of the steps: with more, the dates have no common frequency
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ def _without_date_gaps(
     total = round(float(where[-1])) + 1
     inserted = total - len(series)
     longest = int(np.argmax(steps)) if len(steps) else 0
-    if len(between) or inserted > max(1, MOST_INSERTED * total):
-        odd = int(between[0]) if len(between) else int(np.flatnonzero(np.abs(steps - 1) > 1e-6)[0])
+    gaps = np.flatnonzero(steps > 1.5)
+    if len(between) or len(gaps) > max(1, MOST_GAPS * len(steps)):
+        odd = int(between[0] if len(between) else gaps[0])
         raise ValueError(
             f"{series.name} has no common frequency: most rows are {frequency} apart, and "
             f"{series.label(odd + 1)} is not {frequency} after {series.label(odd)}; give one row per step, "
@@ -127,8 +128,7 @@ def _without_date_gaps(
     values = torch.full((total, len(series.columns)), torch.nan, dtype=torch.float64)
     values[index] = series.values
     grid = np.concatenate([dates[:1], frequency.steps_from(dates[0], total - 1, month_end)])
-    first = int(np.flatnonzero(steps > 1.5)[0])
-    notes.append(f"{inserted} missing rows were filled in, the first after {series.label(first)}")
+    notes.append(f"{inserted} missing rows were filled in, the first after {series.label(int(gaps[0]))}")
     return replace(series, values=values, dates=grid, rows=None)
 
 
