@@ -213,7 +213,7 @@ class Reference:
             x = sum(d * (g - before) for d, g in pairs) / len(pairs)  # (2)
             away = row["m"] - row["m0"]
             g = sum(g for _, g in pairs) / len(pairs)
-            g = g + self.temperature / self.N / (100 * row["s0"]) ** 2 * away
+            g = g + self.temperature / self.N / (30 * row["s0"]) ** 2 * away
             row["a"] = b1 * row["a"] + (1 - b1) * g
             row["v"] = b2 * row["v"] + (1 - b2) * g**2 / Q  # (3)
             v = row["v"] / (1 - b2**t)
@@ -625,7 +625,7 @@ def test_gradients_of_zero_leave_the_mean_and_a_width_of_the_prior() -> None:
     assert torch.equal(dead.detach(), torch.ones(3))
     tau = network_of(opt).tau
     reach = 0.1 * slopes_of(opt, dead).path
-    torch.testing.assert_close(sds(opt)[dead], torch.full((3,), min(0.3 * tau**0.5, reach)))
+    torch.testing.assert_close(sds(opt)[dead], torch.full((3,), min(tau**0.5, reach)))
 
 
 # -- what a checkpoint, backward and a scaler see ----------------------------------------------------------

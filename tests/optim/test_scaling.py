@@ -110,7 +110,7 @@ def test_more_data_at_a_higher_temperature_is_the_same_posterior(
     monkeypatch.setattr("bayescore.rules.proximal.LOOSE", 1e18)  # no prior of the means, which it is not
     runs = []
     for data, temperature in ((100, 1.0), (1000, 10.0)):
-        options = {"prior_scale": 0.3 * temperature**-0.5} if shell == "proximal" else {}
+        options = {"prior_scale": temperature**-0.5} if shell == "proximal" else {}
         model = MLP.module(torch.float64)
         opt = OPTIMIZERS[shell](model.parameters(), data, temperature=temperature, **options)
         train(opt, MLP, model, 30, dtype=torch.float64)

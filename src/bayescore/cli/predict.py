@@ -25,13 +25,18 @@ __all__ = ["PREDICTORS", "Row", "predict_command"]
 Row = dict[str, str | int | float]
 #: by kind of model, the function (saved model, new, draws, seed) -> rows that all have the same keys, which
 #: are the columns of the table
-PREDICTORS: dict[str, str] = {}
+PREDICTORS: dict[str, str] = {"forecast": "bayescore.cli.forecast:predict_rows"}
 MOST = 10**6  # draws
 SHOWN = 20  # rows on the terminal; the file has all
 
 
 def predict_command(
-    model: Annotated[Path, typer.Argument(help="The folder of the model, as `bayescore train` wrote it.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of the model, as `bayescore train` or `bayescore forecast` wrote it."
+        ),
+    ],
     new: Annotated[Path, typer.Argument(help="New data of the kind that the model learned from.")],
     output: Annotated[Path | None, typer.Option(help="All predictions (.csv).")] = None,
     draws: Annotated[int, typer.Option(help="Draws of the weights.")] = 30,

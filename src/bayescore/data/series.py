@@ -23,7 +23,7 @@ from bayescore.data.dates import Dates, parse_dates
 from bayescore.data.files import Source, read
 from bayescore.reading import read_content
 
-__all__ = ["SERIES", "Series", "as_series", "read_series", "series"]
+__all__ = ["SERIES", "Series", "as_series", "date_text", "read_series", "series"]
 
 CSV_LIMIT = 512 * 2**20
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
@@ -35,6 +35,7 @@ class Series:
 
     values: (n, C) in float64, NaN where a value is missing.  dates: (n,), or None for an array without dates.
     rows: how many rows from the first on are for training, validation and test, where a benchmark says so.
+    reading: the arguments of `read_series` with which its file was read.
     """
 
     values: Tensor = field(repr=False)
@@ -42,13 +43,18 @@ class Series:
     dates: Dates | None = field(default=None, repr=False)
     name: str = "the series"
     rows: tuple[int, int, int] | None = None
+    reading: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def label(self, row: int) -> str:
         """Row number `row`, counted from 1, with its date."""
-        return f"row {row + 1}" + ("" if self.dates is None else f" ({_text(self.dates[row])})")
+        return f"row {row + 1}" + ("" if self.dates is None else f" ({self.date(row)})")
+
+    def date(self, row: int) -> str:
+        """The date of a row as a text, with its time unless that is midnight."""
+        return "" if self.dates is None else date_text(self.dates[row])
 
     def take(self, rows: Any) -> Series:
         """The same columns, of some rows."""
@@ -65,7 +71,7 @@ class Series:
         return replace(self, values=self.values[:, index], columns=tuple(columns))
 
 
-def _text(date: np.datetime64) -> str:
+def date_text(date: np.datetime64) -> str:
     """A date, with its time unless that is midnight."""
     return str(date).replace("T", " ").removesuffix(":00").removesuffix(" 00:00")
 
@@ -199,7 +205,9 @@ def _parse_csv(
             values[row] = [float(cells[i]) for i in index]
         except ValueError:
             values[row] = [_number(cells[i], row, header[i], what) for i in index]
-    return _with_missing(Series(torch.from_numpy(values), tuple(wanted), dates, what), missing)
+    numbers = [float(number) for number in missing]
+    reading = {"date": header[where], "date_format": date_format, "missing": numbers}
+    return _with_missing(Series(torch.from_numpy(values), tuple(wanted), dates, what, None, reading), numbers)
 
 
 def _date_column(header: list[str], date: str | None, what: str) -> int:

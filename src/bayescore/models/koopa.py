@@ -65,7 +65,7 @@ class Koopa(nn.Module):
         hidden: width of the encoders' and decoders' hidden layers.
         layers: linear layers of an encoder or decoder, at least two.
         blocks: how often (3) is repeated.
-        segment: steps of a segment, seg; by default the horizon.
+        segment: steps of a segment, seg; by default the horizon, or half of the context if that is less.
         alpha: share of the frequencies that are time-invariant.
         dropout: probability after every hidden layer, in training only.
     """
@@ -87,11 +87,11 @@ class Koopa(nn.Module):
         dropout: float = 0.05,
     ) -> None:
         super().__init__()
-        segment = horizon if segment is None else segment
         counts = {"channels": channels, "context": context, "horizon": horizon, "dynamic_dim": dynamic_dim}
-        counts |= {"hidden": hidden, "blocks": blocks, "segment": segment}
-        for name, value in counts.items():
+        for name, value in {**counts, "hidden": hidden, "blocks": blocks}.items():
             check_count(name, value)
+        segment = min(horizon, max(1, context // 2)) if segment is None else segment
+        check_count("segment", segment)
         check_count("layers", layers, least=2)
         check_number("alpha", alpha)
         if alpha > 1:
@@ -104,7 +104,6 @@ class Koopa(nn.Module):
                 f"context must hold two segments to learn a map from one to the next, so more than "
                 f"segment={segment} steps; got {context}"
             )
-        self.settings: dict[str, Any] = {**counts, "layers": layers, "alpha": alpha, "dropout": dropout}
         self.channels, self.context, self.horizon, self.segment = channels, context, horizon, segment
         frequencies = context // 2 + 1
         self.kept_count = int(alpha * frequencies)

@@ -91,7 +91,7 @@ class Bucket:
         self.rows: list[Any] = [] if self.statistics is None else self.statistics.tolist()
         self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
         self.whole_lengths = torch.tensor(self.sizes, device=self.like.device)
-        self._owners: Tensor | None = None  # the member of every weight
+        self._owners: Tensor | None = None
         self._scratch: Tensor | None = None
         #: the module's own tensors
         self.weights = [m.weight.detach() for m in self.members]
@@ -158,15 +158,28 @@ class Bucket:
 
     def spread(self, rows: Tensor | Sequence[Sequence[float]]) -> tuple[Tensor, ...]:
         """The columns of a table with a row per member: each has a number per weight, or one for all."""
-        if not isinstance(rows, Tensor):
-            same = all(row == rows[0] for row in rows[1:])
-            rows = torch.tensor(rows[:1] if same else rows, dtype=self.like.dtype, device=self.like.device)
-        if len(rows) == 1:
-            return rows[0].unbind()
+        if isinstance(rows, Tensor):
+            if len(rows) == 1:
+                return rows[0].unbind()
+            return rows.t().contiguous().index_select(1, self._owner_of_weights).unbind()
+        columns = list(zip(*rows, strict=True))
+        several = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+        numbers = [column[0] for column in columns] + [number for i in several for number in columns[i]]
+        table = torch.tensor(numbers, dtype=self.like.dtype, device=self.like.device)  # one transfer to a GPU
+        found = list(table[: len(columns)].unbind())
+        if several:
+            apart = table[len(columns) :].view(len(several), len(rows))
+            for i, column in zip(several, apart.index_select(1, self._owner_of_weights), strict=True):
+                found[i] = column
+        return tuple(found)
+
+    @property
+    def _owner_of_weights(self) -> Tensor:
+        """The member of every weight."""
         if self._owners is None:
             numbers = torch.arange(len(self.sizes), device=self.like.device)
             self._owners = numbers.repeat_interleave(self.whole_lengths)
-        return rows.t().contiguous().index_select(1, self._owners).unbind()
+        return self._owners
 
     def write_rows(self) -> None:
         """Write the statistics that were computed as numbers back into the members' state."""

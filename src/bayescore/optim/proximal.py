@@ -37,7 +37,7 @@ class ProximalScore(BayesianOptimizer):
         lr, betas: AdamW's. Without noise and prior the mean moves exactly as AdamW's weights do.
         prior_scale: prior sd of a weight about its mean, relative to the root mean square of its tensor at
             the start (for a vector that of the matrix before it, or the median of all matrices; for zeros
-            1/sqrt(inputs)). It limits the widths; the mean has a prior 100 times wider, and weight_decay.
+            1/sqrt(inputs)). It limits the widths; the mean has a prior 30 times wider, and weight_decay.
         nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until
             it does not add more. math.inf: the temperature is never lowered.
         common: see `CommonOptions` (optim/options.py): prior_mean, weight_decay (0.01 here, as in AdamW),
@@ -63,7 +63,7 @@ class ProximalScore(BayesianOptimizer):
         *,
         lr: float = 1e-3,
         betas: tuple[float, float] = (B1, B2),
-        prior_scale: float = 0.3,
+        prior_scale: float = 1.0,
         nats: float = 0.1,
         **common: Unpack[CommonOptions],
     ) -> None:

@@ -11,7 +11,7 @@ where v^, a^ are v, a with Adam's bias correction, rho is one number per tensor,
 the root mean square of the tensor's initial weights. A step is
 
     x = d (g - a^)                               a^ of the steps before                                   (2)
-    f = g + c (m - m0)/(100 s0)^2,               c = temperature/N: the prior's part of the score
+    f = g + c (m - m0)/(30 s0)^2,                c = temperature/N: the prior's part of the score
     a <- b1 a + (1 - b1) f,    v <- b2 v + (1 - b2) f^2/Q                                                 (3)
     m <- m - lr a^/(sqrt(v^) + 1e-8) - lr w (m - m0)              AdamW's step, at the drawn weights      (4)
     X <- <sum x>,   Y <- <sum v^ d^2>,   Z <- <sum x^2>           running sums over a tensor              (5)
@@ -55,7 +55,7 @@ estimates by how much v is swollen. R is biased upwards where gradients are heav
 to sqrt(3) times longer than AdamW's.
 
 The prior. Two scales, because widths and means are on different ones: s0 limits the width of a weight that
-the data say nothing about, and a prior a hundred times wider holds its mean. The second is weak, and needed:
+the data say nothing about, and a prior thirty times wider holds its mean. The second is weak, and needed:
 where a classifier separates its data g vanishes, Adam still takes steps of size lr, and only the prior ends
 the growth of the weights.
 
@@ -85,7 +85,7 @@ USUAL = 32.0  # centre of the prior of the network's slope
 LEAST = 1.0  # of the network's slope: that of batches of one
 LEAST_SHARE = 0.1  # of the network's slope, that a tensor's has at least
 RISE, FALL = 0.05, 0.1  # largest relative change of tau in a step
-LOOSE = 100.0  # how much wider the prior of a mean is than that of a width
+LOOSE = 30.0  # how much wider the prior of a mean is than that of a width
 START = 1e-4  # of tau, relative to the temperature
 REACH = 0.1  # largest sd, relative to the sum of the rates so far
 MOST_SWOLLEN, HALF = 3.0, 0.002  # of (10)
@@ -105,7 +105,7 @@ class ProximalOptions(NamedTuple):
     before: Any  # 1/(1 - b1^(t-1)), 0 in the first step
     rate: Any  # lr/(1 - b1^t)
     unbiased: Any  # 1/(1 - b2^t)
-    pull: Any  # c/(100 s0)^2, of (3)
+    pull: Any  # c/(30 s0)^2, of (3)
 
 
 def width(first: Tensor | None, second: Tensor, o: ProximalOptions) -> Tensor:  # noqa: ARG001

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayescore_lab.engine import Imported, Run
+from bayescore_lab.experiments.networks.untuned_arms import REVISION
 
 __all__ = [
     "ARMS",
     "DECAY_POWER",
+    "DEFAULT",
     "FROM_PLAIN",
     "MEMBERS",
     "PLAIN",
+    "PLAIN_DEFAULT",
     "TUNED",
     "EpochBudget",
     "arm_runs",
@@ -32,6 +35,7 @@ TUNED_AT = 1.0  # percent
 #: of `scaled`: the best of 0, 1/2 and 1 on validation data at 10 % (experiment mnist-tuning)
 DECAY_POWER = 0.5
 PLAIN = "Plain"
+DEFAULT, PLAIN_DEFAULT = "Ours, default settings", "Plain, default settings"
 FROM_PLAIN = {
     PLAIN: "the network itself",
     "Plain, temperature": "its logits scaled on validation",
@@ -109,14 +113,17 @@ TUNED: dict[str, Spec] = {
 ARMS: dict[str, Spec] = {
     **TUNED,
     **dict.fromkeys(FROM_PLAIN, TUNED[PLAIN]),
-    "Ours, default settings": {"kind": "proximal", "options": {}},
-    "Plain, default settings": {"kind": "plain", "options": {}},
+    DEFAULT: {"kind": "ours", "options": {}, "revision": REVISION},
+    PLAIN_DEFAULT: {"kind": "plain", "options": {}},
     "Plain, no decay": {"kind": "plain", "options": {**TUNED[PLAIN]["options"], "weight_decay": 0.0}},
     "Ours, as printed": {"kind": "proximal-as-printed", "options": {"init_sd": 0.01}},
     "ADVI, as printed": {"kind": "advi-as-printed", "options": {"init_sd": 0.01}},
 }
 #: arms that show what happens rather than compete, and how many seeds that takes
-FEW_SEEDS = {name: 2 for name in ARMS if name.endswith(("default settings", "no decay", "as printed"))}
+FEW_SEEDS = {
+    **dict.fromkeys((DEFAULT, PLAIN_DEFAULT), 3),
+    **{name: 2 for name in ARMS if name.endswith(("no decay", "as printed"))},
+}
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ def arm_runs(
         schedule = {**settings["schedule"], **size.get("schedule", {})}
         for name in methods:
             config = {
-                "kind": arms[name]["kind"],
+                **arms[name],
                 "options": scaled(arms[name]["options"], float(percent)),
                 "percent": float(percent),
                 "schedule": schedule,

@@ -241,6 +241,17 @@ class Proximal(Sampling):
     name = "proximal"
 
 
+class Ours(Sampling):
+    """The library's default optimizer, as a user gets it who sets nothing."""
+
+    name = "default"
+
+    def make(self, options: dict[str, Any]) -> Any:
+        if "residual" in options:
+            options["batch_size"] = self.batch_size
+        return self.optimizer_of_ours(**options)
+
+
 class ADVI(Sampling):
     """ADVI with Adam."""
 
@@ -355,6 +366,7 @@ class ADVIAsPrinted(ProximalAsPrinted):
 LEARNERS: dict[str, type[Learner]] = {
     "plain": Plain,
     "dropout": Dropout,
+    "ours": Ours,
     "proximal": Proximal,
     "advi": ADVI,
     "bam": BaM,

@@ -14,7 +14,18 @@ from bayescore_lab.engine import Imported, Run
 from bayescore_lab.experiments.networks.untuned_budgets import BUDGETS, DRAWS, Budget
 from bayescore_lab.experiments.networks.untuned_tasks import TASKS, Task
 
-__all__ = ["ARMS", "ENSEMBLE", "OURS", "PLAIN", "PUBLISHED", "SCALED", "SINGLE", "arm_runs", "execute"]
+__all__ = [
+    "ARMS",
+    "ENSEMBLE",
+    "OURS",
+    "PLAIN",
+    "PUBLISHED",
+    "REVISION",
+    "SCALED",
+    "SINGLE",
+    "arm_runs",
+    "execute",
+]
 
 execute = Imported("bayescore_lab.experiments.networks.untuned_fits:execute")
 
@@ -22,7 +33,7 @@ PLAIN, SCALED, OURS, ENSEMBLE = "AdamW", "AdamW, scaled", "Ours", "Ensemble of A
 PUBLISHED = "IVON, as published"
 ADAMW = {"lr": 1e-3, "weight_decay": 0.01}
 #: of our rule; raise it whenever the rule or one of its defaults changes, so that its runs are made again
-REVISION = 1
+REVISION = 2
 #: what makes our rule the rule without a part of it: Adam with a Fisher width, at the temperature that probes
 #: of such a rule found best
 VARIANTS: dict[str, dict[str, Any]] = {"Ours, no residual": {"residual": False, "temperature": 0.1}}

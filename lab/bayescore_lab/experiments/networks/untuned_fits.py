@@ -34,7 +34,7 @@ from bayescore.posteriors.swag import SWAG
 from bayescore.rng import generator
 from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.experiments.networks import untuned_data
-from bayescore_lab.experiments.networks.training import LEARNERS, Learner, Plain, Sampling, batches
+from bayescore_lab.experiments.networks.training import LEARNERS, Learner, Plain, batches
 from bayescore_lab.experiments.networks.untuned_arms import SCALED
 from bayescore_lab.experiments.networks.untuned_data import TaskData
 from bayescore_lab.experiments.networks.untuned_networks import (
@@ -59,17 +59,6 @@ KINDS = {task.name: task.kind for task in TASKS}
 # -- methods ---------------------------------------------------------------------------------------------
 
 
-class Ours(Sampling):
-    """The library's default optimizer, as a user gets it who sets nothing."""
-
-    name = "default"
-
-    def make(self, options: dict[str, Any]) -> Any:
-        if "residual" in options:
-            options["batch_size"] = self.batch_size
-        return self.optimizer_of_ours(**options)
-
-
 class Swag(Plain):
     """AdamW, whose weights are collected 20 times in the second half, at a rate that no longer falls."""
 
@@ -91,7 +80,7 @@ class Swag(Plain):
         return self.swag.posterior() if self.swag.count > 1 else None
 
 
-METHODS: dict[str, type[Learner]] = {**LEARNERS, "ours": Ours, "swag": Swag}
+METHODS: dict[str, type[Learner]] = {**LEARNERS, "swag": Swag}
 
 
 def lr_factor(share: float, warmup: float, holds_from: float = 1.0) -> float:

@@ -37,11 +37,11 @@ VALUES: dict[str, Sequence[float]] = {
     PRIOR: (0.1, 1.0, 10.0),
 }
 USUAL = 1e-3  # AdamW's rate, which everything is compared with
-#: the options behind a setting, for one of its values; a prior scale is relative to the default, 0.3
+#: the options behind a setting, for one of its values
 OPTIONS = {
     RATE: lambda value: {"lr": value},
     TEMPERATURE: lambda value: {"temperature": value},
-    PRIOR: lambda value: {"prior_scale": 0.3 * value},
+    PRIOR: lambda value: {"prior_scale": value},
 }
 SMALL = [task for task in TASKS if task.kind == "table" or task.name.startswith("digits")]
 EDGE = 1.0  # nats; what lies further away is drawn at the edge
