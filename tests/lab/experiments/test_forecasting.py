@@ -42,16 +42,7 @@ from bayescore_lab.experiments.forecasting.koopa_results import (
     no_more_than,
     not_worse_on,
 )
-from bayescore_lab.experiments.forecasting.measures import (
-    Noise,
-    Sums,
-    cdf,
-    conformal_factors,
-    crps,
-    fit_noise,
-    mixture_nll,
-    widths,
-)
+from bayescore_lab.experiments.forecasting.measures import Forecasts, Noise, Sums
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -61,56 +52,44 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 # -- measures ----------------------------------------------------------------------------------------------
 
 
-def test_one_draw_is_a_gaussian():
-    f, y = normal(1, 50, 4, 2), normal(50, 4, 2, seed=1)
-    expected = -torch.distributions.Normal(f[0], 0.7).log_prob(y)
-    torch.testing.assert_close(mixture_nll(f, y, 0.7), expected)
-    rmse = (f[0] - y).square().mean().sqrt()
-    assert float(fit_noise(f, y)) == pytest.approx(float(rmse), rel=1e-3)
-    by_step = (f[0] - y).square().mean((0, 2)).sqrt()
-    torch.testing.assert_close(fit_noise(f, y, per_step=True)[:, 0], by_step, rtol=1e-3, atol=0)
-    width = torch.full_like(y, 2 * stats.norm.ppf(0.9) * 0.7)
-    torch.testing.assert_close(widths(f, 0.7, 0.8), width, rtol=1e-6, atol=0)
+def forecasts(draws: Tensor, y: Tensor) -> Forecasts:
+    """With contexts of one scale."""
+    return Forecasts(normal(len(y), 10, y.shape[2], seed=7), y, draws)
 
 
-def test_the_crps_of_a_gaussian_is_the_textbooks():
-    f, y, sd = normal(1, 30), normal(30, seed=1), 0.7
-    z = ((y - f[0]) / sd).numpy()
-    expected = sd * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
-    np.testing.assert_allclose(crps(f, y, sd).numpy(), expected, rtol=1e-10)
-
-
-def test_the_crps_of_a_mixture_is_the_integral_over_its_distribution_function():
-    f, y, sd = normal(4, 1), torch.tensor([0.4], dtype=torch.float64), 0.3
-    grid = torch.linspace(-8, 8, 100_001, dtype=torch.float64)
-    gap = cdf(f.expand(4, len(grid)), grid, sd) - (grid >= y).double()
-    expected = torch.trapezoid(gap.square(), grid)
-    assert float(crps(f, y, sd)) == pytest.approx(float(expected), abs=1e-4)
+def test_one_draw_is_a_gaussian_with_the_textbooks_measures():
+    f, y = normal(1, 500, 4, 2), normal(500, 4, 2, seed=1)
+    rmse = float((f[0] - y).square().mean().sqrt())
+    sums = Sums(Noise.of(forecasts(f, y), 5), 5)
+    for ends in (slice(0, 200), slice(200, 500)):
+        sums.add(forecasts(f[:, ends], y[ends]))
+    sums.add_costly(forecasts(f[:, :20], y[:20]))
+    sums.add_test_noise(forecasts(f, y))
+    found = sums.means()
+    z = ((y - f[0]) / rmse).numpy()
+    crps = rmse * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
+    assert found["mse"] == pytest.approx(rmse**2)
+    assert found["mae"] == pytest.approx(float((f[0] - y).abs().mean()))
+    assert found["nll"] == pytest.approx(0.5 * math.log(2 * math.pi * math.e * rmse**2))
+    assert found["nll_test_noise"] == pytest.approx(found["nll"])
+    assert found["nll_steps"] < found["nll"]
+    assert found["crps"] == pytest.approx(crps.mean(), rel=1e-6)
+    for level in (50, 80, 95):
+        half = stats.norm.ppf((1 + level / 100) / 2)
+        assert found[f"coverage_{level}"] == pytest.approx((np.abs(z) <= half).mean())
+        assert found[f"width_{level}"] == pytest.approx(2 * half * rmse, rel=1e-5)
 
 
 def test_intervals_hold_what_they_say_when_the_model_is_right():
     f = 0.3 * normal(30, 4000, 3, 1)
-    y = f[0] + 0.5 * normal(4000, 3, 1, seed=2)
-    noise = Noise.of(f[:, :2000], y[:2000], 5)
-    sums = Sums(noise, 5)
-    sums.add(f[:, 2000:3000], y[2000:3000])
-    sums.add(f[:, 3000:], y[3000:])
-    sums.add_costly(f[:, 3000:3020], y[3000:3020])
-    sums.add_test_noise(f[:, 2000:], y[2000:])
+    y = f[-1] + 0.5 * normal(4000, 3, 1, seed=2)
+    sums = Sums(Noise.of(forecasts(f[:, :2000], y[:2000]), 5), 5)
+    sums.add(forecasts(f[:, 2000:], y[2000:]))
     found = sums.means()
     assert found["coverage_80"] == pytest.approx(0.8, abs=0.02)
     assert found["calibrated_80"] == pytest.approx(0.8, abs=0.02)
     assert found["mse"] == pytest.approx(float((f[:5, 2000:].mean(0) - y[2000:]).square().mean()))
-    assert found["nll_test_noise"] == pytest.approx(found["nll"], abs=0.01)
-    assert found["width_50"] < found["width_80"] < found["width_95"]
-
-
-def test_calibrated_intervals_hold_their_share_of_the_windows_they_were_fitted_on():
-    f, y = normal(5, 400, 3, 2), 3 * normal(400, 3, 2, seed=1)
-    q = conformal_factors(f, y, 0.1)
-    sd_total = (f.var(0, correction=0) + 0.01).sqrt()
-    inside = ((y - f.mean(0)).abs() <= q * sd_total).double().mean((0, 2))
-    torch.testing.assert_close(inside, torch.full((3,), 0.8, dtype=torch.float64), rtol=0, atol=0.002)
+    assert found["mse_30"] < found["mse"]
 
 
 # -- declarations ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bayescore.data import SeriesSplit, Windows, series, split_series
 from bayescore.families import DiagonalGaussian, Family, LowRankGaussian, PlanarFlow, ZukoFlow
+from bayescore.metrics import fit_noise, forecast_mse, mixture_nll
 from bayescore.models import Koopa
 from bayescore.nn import Ensemble, NetworkFit, Posterior, fit
 from bayescore.posteriors.likelihoods import Gaussian
@@ -32,7 +33,7 @@ from bayescore_lab.experiments.forecasting.koopa_arms import (
     VANILLA,
     data_name,
 )
-from bayescore_lab.experiments.forecasting.measures import Noise, Sums, fit_noise, mixture_nll
+from bayescore_lab.experiments.forecasting.measures import Forecasts, Noise, Sums
 
 __all__ = [
     "WindowBatches",
@@ -50,8 +51,6 @@ NOISE_WINDOWS = 600  # of validation, evenly spaced, to fit the noise on
 COSTLY_WINDOWS = 48  # of test, evenly spaced, for what costs most
 EPOCH_WINDOWS = 2700  # of validation, evenly spaced, to choose the epoch by
 TEST_SEED = 1
-
-Forecasts = tuple[Tensor, Tensor]  # draws (K, n, S, C), truth (n, S, C)
 
 
 class WindowBatches:
@@ -171,11 +170,11 @@ def execute_trials(runs: Sequence[Run]) -> Iterator[RunOutcome]:
         except FloatingPointError:
             yield RunOutcome(run, {}, 0, ended="diverged")
             continue
-        draws, y = _spread(benchmark(run.config["data"]).validation, found.posterior, FEW)
-        sd = float(fit_noise(draws, y))
+        windows = _spread(benchmark(run.config["data"]).validation, found.posterior, FEW)
+        sd = float(fit_noise(windows.draws, windows.y))
         metrics = {
-            "validation_mse": float((draws.mean(0) - y).square().mean()),
-            "validation_nll": float(mixture_nll(draws, y, sd).mean()),
+            "validation_mse": forecast_mse(windows.draws, windows.y),
+            "validation_nll": float(mixture_nll(windows.draws, windows.y, sd).mean()),
             "noise": sd,
             "epoch": found.best_epoch,
         }
@@ -207,19 +206,23 @@ def _trace(found: NetworkFit) -> dict[str, list[float]]:
 
 
 def _spread(windows: Windows, posterior: Posterior, draws: int, most: int = NOISE_WINDOWS) -> Forecasts:
-    """Draws (K, n, S, C) and truth (n, S, C) on at most so many windows, evenly spaced."""
+    """The forecasts for at most so many windows, evenly spaced."""
     ((x, y),) = WindowBatches(windows, most, most=most)
-    return posterior.predict(x, draws, seed=TEST_SEED).outputs, y
+    return _forecasts(x, y, posterior, draws)
+
+
+def _forecasts(x: Tensor, y: Tensor, posterior: Posterior, draws: int) -> Forecasts:
+    return Forecasts(x, y, posterior.predict(x, draws, seed=TEST_SEED).outputs)
 
 
 @torch.no_grad()
 def assess(run: Run, posterior: Posterior) -> dict[str, float]:
     """The measures of a posterior on the test windows, with the paper's 5 draws and with 30."""
     data = benchmark(run.config["data"])
-    noise = Noise.of(*_spread(data.validation, posterior, MANY), FEW)
+    noise = Noise.of(_spread(data.validation, posterior, MANY), FEW)
     sums = Sums(noise, FEW)
     for x, y in WindowBatches(data.test, CHUNK):
-        sums.add(posterior.predict(x, MANY, seed=TEST_SEED).outputs, y)
-    sums.add_costly(*_spread(data.test, posterior, MANY, COSTLY_WINDOWS))
-    sums.add_test_noise(*_spread(data.test, posterior, FEW))
+        sums.add(_forecasts(x, y, posterior, MANY))
+    sums.add_costly(_spread(data.test, posterior, MANY, COSTLY_WINDOWS))
+    sums.add_test_noise(_spread(data.test, posterior, FEW))
     return sums.means() | {"noise": noise.few, "noise_30": noise.many}

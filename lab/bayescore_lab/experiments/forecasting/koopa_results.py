@@ -50,6 +50,7 @@ METRICS = {
     "NLL, 30 draws": "nll_30",
     "CRPS, 30 draws": "crps_30",
     "NLL, noise per step": "nll_steps",
+    "NLL, calibrated": "nll_calibrated",
     "50 % covers": "coverage_50",
     "80 % covers": "coverage_80",
     "95 % covers": "coverage_95",
