@@ -47,7 +47,7 @@ PRINTED: Spec = {"lr": 1e-3, "tau": 1e-6, "init_sd": 1e-6}
 TUNED: dict[str, Spec] = {
     ADVI: {"kind": "advi", "options": {"lr": 1e-3, "tau": 1e-4, "init_sd": 1e-2}},
     OURS: {"kind": "descent", "options": {"lr": 1e-3, "tau": 1e-4, "init_sd": 1e-2, "inner_steps": 2}},
-    PROXIMAL: {"kind": "proximal", "options": {"lr": 1e-3, "tau": 1e-3, "nats": 0.1}},
+    PROXIMAL: {"kind": "proximal", "options": {"lr": 1e-3, "tau": 1e-2}},
     DROPOUT: {"kind": "dropout", "options": {"lr": 1e-3}, "sizes": {"dropout": 0.1}},
 }
 ARMS: dict[str, Spec] = {

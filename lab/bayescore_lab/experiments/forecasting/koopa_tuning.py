@@ -55,7 +55,8 @@ def _trials(shared: Trial, name: str, values: Sequence[float]) -> list[Trial]:
 TRIALS: dict[str, list[Trial]] = {
     ADVI: _trials({"lr": 1e-3}, "init_sd", (1e-3, 1e-2)),
     OURS: _trials({"lr": 1e-3, "inner_steps": 2}, "init_sd", (1e-3, 1e-2)),
-    PROXIMAL: _trials({"lr": 1e-3}, "nats", (0.1, 1e3)),
+    # it has no initial width; the temperature 1 of its likelihood is a tau of about 1e-2 on ILI
+    PROXIMAL: [{"options": {"lr": 1e-3, "tau": tau}} for tau in (*TAUS, 3e-2, 0.1, 0.3, 1.0)],
     DROPOUT: [
         {"options": {"lr": 1e-3}, "sizes": {"dropout": p}}
         for p in (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
@@ -138,16 +139,15 @@ def figures(records: Records) -> list[Figure]:
     shown = records.select(lambda r: "tau" in r.config["options"])
     if not len(shown):
         return []
-    widths = ("init_sd", "nats")
     with figure_style():
         drawing, axes = panels(len(names), width=3.2, height=3.0)
         for panel, data in zip(axes, names, strict=True):
             lines: dict[str, list[tuple[float, float]]] = {}
             for record in shown.where(data=data):
                 options = record.config["options"]
-                extra = ", ".join(f"{name} {options[name]:g}" for name in widths if name in options)
+                extra = f", initial sd {options['init_sd']:g}" if "init_sd" in options else ""
                 value = float(record.metrics.get("validation_nll", math.nan))
-                lines.setdefault(f"{record.method}, {extra}", []).append((options["tau"], value))
+                lines.setdefault(f"{record.method}{extra}", []).append((options["tau"], value))
             look = looks(lines)
             for name, points in lines.items():
                 style = look[name]
