@@ -219,6 +219,18 @@ def test_mistakes_are_refused_with_the_remedy() -> None:
         bs.nn.FamilyPosterior(net, PlanarFlow.init(4))
 
 
+def test_a_flow_around_a_module_of_the_users_predicts_but_is_not_saved(tmp_path: Path) -> None:
+    import zuko
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        q = ZukoFlow(zuko.flows.NICE(sum(p.numel() for p in network().parameters()), hidden_features=(4,)))
+    posterior = bs.nn.FamilyPosterior(network(), q)
+    assert posterior.predict(torch.ones(3, 2), draws=2).probs.shape == (3, 2)
+    with pytest.raises(TypeError, match=r"make it with ZukoFlow\.init"):
+        posterior.save(tmp_path / "net.safetensors")
+
+
 def test_a_file_whose_centre_is_another_is_refused(tmp_path: Path) -> None:
     from bayescore.posteriors.storage import PosteriorFile
 

@@ -228,8 +228,8 @@ class _MiniBatchScores:
         with torch.enable_grad():
             loss = self._closure()
         self.losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
-        zeros = [torch.zeros_like(p) if p.grad is None else p.grad for p in o._weights]
-        gradient = torch.cat([g.detach().flatten() for g in zeros]).to(theta)
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in o._weights]
+        gradient = torch.cat([part.detach().flatten() for part in parts]).to(theta)
         return gradient.mul_(-o.num_data / o.temperature).sub_(theta, alpha=o.prior_sd**-2.0)  # (1)
 
     def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,13 @@ class FamilyPosterior(WeightPosterior):
         return found | {f"family.{name}": value for name, value in self.family.parameters().items()}
 
     def config(self) -> dict[str, Any]:
-        return {"family": self.family.name, "family_config": self.family.config()}
+        config = self.family.config()
+        if config.get("flow") == "custom":
+            raise TypeError(
+                "a flow around a module of your own cannot be saved, because a file does not hold the module; "
+                "make it with ZukoFlow.init"
+            )
+        return {"family": self.family.name, "family_config": config}
 
     @classmethod
     def rebuild(
