@@ -70,7 +70,7 @@ class FamilyPosterior(WeightPosterior):
         config = self.family.config()
         if config.get("flow") == "custom":
             raise TypeError(
-                "a flow around a module of your own cannot be saved, because a file does not hold the module; "
+                "a flow around a module of your own cannot be saved: a file does not hold the module; "
                 "make it with ZukoFlow.init"
             )
         return {"family": self.family.name, "family_config": config}

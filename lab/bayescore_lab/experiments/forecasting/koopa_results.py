@@ -97,7 +97,7 @@ def interval_figure(records: Records) -> Figure:
     """How often intervals of 50, 80 and 95 % hold the test values, by data set; the diagonal is right."""
     names = data_sets(records)
     with figure_style():
-        drawing, axes = panels(len(names), width=3.2, height=3.0)
+        drawing, axes = panels(len(names), width=max(3.2, 9 / len(names)), height=3.0)
         for panel, data in zip(axes, names, strict=True):
             arms = records.where(data=data).arms
             look = looks(arms)

@@ -140,7 +140,7 @@ def figures(records: Records) -> list[Figure]:
     if not len(shown):
         return []
     with figure_style():
-        drawing, axes = panels(len(names), width=3.2, height=3.0)
+        drawing, axes = panels(len(names), width=max(3.2, 7 / len(names)), height=3.0)
         for panel, data in zip(axes, names, strict=True):
             lines: dict[str, list[tuple[float, float]]] = {}
             for record in shown.where(data=data):
