@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +33,7 @@ from bayescore.forecast.backtesting import Backtest, score
 from bayescore.forecast.calibration import CALIBRATIONS, Calibration, calibrate
 from bayescore.forecast.prediction import LEVELS, Forecast
 from bayescore.io import read_tensors, refusing_damage, write_tensors
-from bayescore.model_folder import ModelDescription, SavedModel, read_model, write_model
+from bayescore.model_folder import WEIGHTS, ModelDescription, SavedModel, read_model, write_model
 from bayescore.models import Koopa
 from bayescore.nn.training import fit, fit_ensemble
 from bayescore.posteriors.base import Posterior
@@ -221,6 +222,16 @@ class Forecaster:
     def _build(self, channels: int) -> nn.Module:
         make = NETWORKS[self.model] if isinstance(self.model, str) else self.model
         return make(channels, self._context(), self.horizon, **self.network)
+
+    def _rebuilt(self, channels: int, folder: Path) -> nn.Module:
+        """The network of a saved model, if its sizes are those of the saved weights."""
+        with torch.device("meta"):  # without memory
+            planned = sum(p.numel() * p.element_size() for p in self._build(channels).parameters())
+        if planned > (folder / WEIGHTS).stat().st_size:
+            raise ValueError(
+                f"its network would have {planned:,} bytes of weights, more than {WEIGHTS} holds"
+            )
+        return self._build(channels)
 
     def _split(self, series: Series) -> SeriesSplit:
         """Training and validation windows: the last rows validate, at least a horizon of them."""
@@ -475,7 +486,7 @@ class Forecaster:
             _check_rows(scaler, tail, found._context(), len(columns))
             parts = {name.removeprefix("calibration."): value for name, value in tensors.items()}
             calibration = Calibration.rebuild(found.calibration, parts, found.horizon, len(columns))
-            module = found._build(len(columns))
+            module = found._rebuilt(len(columns), saved.folder)
         posterior = saved.posterior(module.to(device))
         with refusing_damage(saved.folder, "forecaster"):
             found._fitted = _Fitted(

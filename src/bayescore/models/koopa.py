@@ -37,6 +37,7 @@ from bayescore.checks import check_count, check_number, unknown_name
 
 __all__ = ["Koopa"]
 
+MOST_LAYERS = 1000
 LEVEL_GUARD = 1e-5  # in (1), for windows in which a channel does not move
 ROUNDINGS, LEAST_DELTA = 10, 1e-12  # in (6); the second is for segments whose features are all zero
 
@@ -88,11 +89,12 @@ class Koopa(nn.Module):
     ) -> None:
         super().__init__()
         counts = {"channels": channels, "context": context, "horizon": horizon, "dynamic_dim": dynamic_dim}
-        for name, value in {**counts, "hidden": hidden, "blocks": blocks}.items():
+        for name, value in {**counts, "hidden": hidden}.items():
             check_count(name, value)
+        check_count("blocks", blocks, most=MOST_LAYERS)
         segment = min(horizon, max(1, context // 2)) if segment is None else segment
         check_count("segment", segment)
-        check_count("layers", layers, least=2)
+        check_count("layers", layers, least=2, most=MOST_LAYERS)
         check_number("alpha", alpha)
         if alpha > 1:
             raise ValueError(f"alpha is a share of the frequencies, at most 1; got {alpha}")
