@@ -35,7 +35,7 @@ import torch
 
 from bayescore.cli import main as command
 from file_damage import header_of, mutate, mutated, with_header
-from fuzzing import files
+from fuzzing import files, series
 from fuzzing.commands import check_command, commands, words_of_a_command, write_files_of_a_command
 from fuzzing.judging import REFUSED, UNCHANGED, VALID, Attempt, Wrong, expect, quiet
 from toy_posteriordb import DATA, write_folder
@@ -61,8 +61,8 @@ class Surface:
 
 
 SURFACES = {
-    "fits": Surface(files.fits, 14),
-    "posteriors": Surface(files.posteriors, 12),
+    "fits": Surface(files.fits, 12),
+    "posteriors": Surface(files.posteriors, 10),
     "states": Surface(files.states, 10),
     "optimizer states": Surface(files.optimizer_states, 12),
     "checkpoints": Surface(files.checkpoints, 8),
@@ -73,6 +73,8 @@ SURFACES = {
     "Stan data": Surface(files.stan_data, 3),
     "Stan models": Surface(files.stan_models, 2),
     "images": Surface(files.images, 4),
+    "series": Surface(series.series, 2),
+    "forecasters": Surface(series.forecasters, 2),
     "commands": Surface(commands, 7),
 }
 

@@ -66,6 +66,19 @@ def test_noisy_tutorial_runs_and_finds_what_it_says(run_page):
         assert limited > paper
 
 
+def test_forecasting_tutorial_runs_and_its_intervals_hold(run_page):
+    page = run_page("docs/tutorials/forecasting.md")
+    assert "3 missing values of 'price'" in page["forecaster"].notes[0]
+    assert page["result"].mse < 0.5
+    assert abs(page["result"].coverage[0.8] - 0.8) < 0.15
+    assert str(page["tomorrow"].dates[0]) == "2025-02-10T00:00:00"
+    assert Path("fan.png").stat().st_size > 10_000
+
+
+def test_forecasting_page_runs_as_it_stands(run_page):
+    assert run_page("docs/forecasting.md")["result"].origins == 24
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_shell_commands_of_the_front_pages_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -120,7 +133,7 @@ def test_design_page_draws_the_layers_that_are_checked():
     assert drawn == next(contract["layers"] for contract in contracts if contract["type"] == "layers")
 
 
-@pytest.mark.parametrize(("command", "least"), [("fit", 15), ("train", 10)])
+@pytest.mark.parametrize(("command", "least"), [("fit", 15), ("train", 10), ("forecast", 12)])
 def test_command_page_names_every_option(command, least, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayescore.nn as bnn
+from bayescore.families import PlanarFlow
 
 __all__ = ["POSTERIORS", "loader", "network", "rings"]
 
@@ -50,12 +51,20 @@ def ensemble(model: nn.Module) -> bnn.Ensemble:
     return bnn.Ensemble([first, bnn.DropoutPosterior(model, 0.2)])
 
 
+def flow(model: nn.Module) -> bnn.FamilyPosterior:
+    """A planar flow around the network's weights, with a bend that shows."""
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    q = PlanarFlow.init(len(weights), layers=2, mean=weights.double(), scale=0.1)
+    return bnn.FamilyPosterior(model, q.replace({**q.parameters(), "u": 3 * q.u}))
+
+
 POSTERIORS: dict[str, Callable[[nn.Module], bnn.Posterior]] = {
     "point": lambda model: bnn.PointPosterior(model, temperature=1.5),
     "dropout": lambda model: bnn.DropoutPosterior(model, 0.3),
     "swag": swag,
     "ensemble": ensemble,
     "laplace": lambda model: bnn.fit_laplace(model, loader(64, 0), prior_sd=1.0),
+    "family": flow,
     "gaussian": lambda model: bnn.GaussianPosterior(
         model,
         {k: p.detach().clone() for k, p in model.named_parameters()},

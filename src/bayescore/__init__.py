@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayescore import data, families, methods, metrics, nn, optim, plotting, targets
+    from bayescore import data, families, forecast, methods, metrics, nn, optim, plotting, targets
     from bayescore.inference.fitting import fit, fit_many, resume
     from bayescore.inference.result import Fit
     from bayescore.inference.stopping import Plateau
@@ -32,6 +32,7 @@ __all__ = [
     "find_start",
     "fit",
     "fit_many",
+    "forecast",
     "methods",
     "metrics",
     "nn",

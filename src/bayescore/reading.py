@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import struct
 import zipfile
 import zlib
@@ -28,11 +29,21 @@ JSON_LIMIT = 300 * 2**20
 JSON_COSTS = {"[": 90, "{": 120, '"': 60, ",": 40}
 CHUNK = 2**20
 # what zipfile, gzip and zlib raise for damage; RuntimeError is an encrypted file or an unknown compression
-DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, UnicodeDecodeError)
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    UnicodeDecodeError,
+)
+XZ_MEMORY = 128 * 2**20  # bytes that unpacking an .xz may take: its header can ask for gigabytes
 
 
 def read_content(path: Path, limit: int, remedy: str = "replace it", what: str = "file") -> bytes:
-    """The bytes of a file, uncompressed if it is a .gz or a .zip (which must hold one file).
+    """The bytes of a file, uncompressed if it is a .gz, a .xz or a .zip (which must hold one file).
 
     Arguments:
         path: the file.
@@ -56,7 +67,7 @@ def read_content(path: Path, limit: int, remedy: str = "replace it", what: str =
             if size <= limit:
                 return b"".join(parts)
     except DAMAGE as error:
-        kind = {".zip": "zip", ".gz": "gzip"}.get(path.suffix, "readable")
+        kind = {".zip": "zip", ".gz": "gzip", ".xz": "xz"}.get(path.suffix, "readable")
         raise ValueError(f"{path} is not a whole {kind} file ({error}); {remedy}") from error
     raise ValueError(f"{path} holds at least {size:,} bytes, and at most {limit:,} are expected; {remedy}")
 
@@ -114,6 +125,9 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     if path.suffix == ".gz":
         with gzip.open(path) as file:
             yield cast(IO[bytes], file), 0
+    elif path.suffix == ".xz":
+        with path.open("rb") as packed:
+            yield cast(IO[bytes], _Unpacked(packed)), 0
     elif path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -128,3 +142,20 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     else:
         with path.open("rb") as file:
             yield file, path.stat().st_size
+
+
+class _Unpacked:
+    """The uncompressed stream of an .xz file, in limited memory."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        self.packed = packed
+        self.unpacker = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+    def read(self, size: int) -> bytes:
+        while not self.unpacker.eof:
+            more = self.packed.read(CHUNK) if self.unpacker.needs_input else b""
+            if self.unpacker.needs_input and not more:
+                raise EOFError("it ends before its content does")
+            if part := self.unpacker.decompress(more, size):
+                return part
+        return b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import lzma
 import tracemalloc
 from pathlib import Path
 
@@ -154,3 +155,36 @@ def test_few_images_hold_every_class_equally_often():
 def test_a_split_leaves_images_to_choose_by():
     with pytest.raises(ValueError, match="at most 99"):
         split(made(100), 100, 0)
+
+
+def test_a_path_without_an_ending_stands_for_its_compressed_forms(folders):
+    source = Source("set/file", SOURCE.sha256, SOURCE.size)
+    (folders / "data" / "set" / "file.xz").write_bytes(lzma.compress(CONTENT))
+    assert read(source) == CONTENT
+
+
+@pytest.mark.parametrize("damage", ["cut off", "not xz"])
+def test_a_damaged_xz_file_is_refused_by_name(folders, damage):
+    whole = lzma.compress(CONTENT)
+    (folders / "data" / "set" / "file.xz").write_bytes(whole[:-20] if damage == "cut off" else CONTENT)
+    with pytest.raises(ValueError, match=r"file\.xz is not a whole xz file .*remove it"):
+        read(Source("set/file.xz", SOURCE.sha256, SOURCE.size))
+
+
+def test_an_xz_file_cannot_ask_for_gigabytes(folders):
+    filters = [
+        {"id": lzma.FILTER_LZMA2, "dict_size": 1536 * 2**20, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}
+    ]
+    try:
+        packed = lzma.compress(CONTENT, filters=filters)
+    except MemoryError:
+        pytest.skip("making such a file takes more memory than there is")
+    (folders / "data" / "set" / "file.xz").write_bytes(packed)
+    with pytest.raises(ValueError, match=r"file\.xz is not a whole xz file"):
+        read(Source("set/file.xz", SOURCE.sha256, SOURCE.size))
+
+
+def test_an_xz_bomb_is_refused(folders):
+    (folders / "data" / "set" / "file.xz").write_bytes(lzma.compress(bytes(2**24)))
+    with pytest.raises(ValueError, match="at most 11 are expected"):
+        read(Source("set/file.xz", SOURCE.sha256, SOURCE.size))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bayescore.cli import main as command
 from fuzzing.judging import REFUSED, VALID, Attempt, Wrong, expect
+from toy_series import hourly, write_csv
 
 __all__ = ["check_command", "commands", "words_of_a_command", "write_files_of_a_command"]
 
@@ -60,6 +61,26 @@ GRAMMAR: dict[tuple[str, ...], dict[str, list[str]]] = {
         "--output": ["net.safetensors"],
         "--checkpoint": ["run.safetensors"],
         "--plot": ["net.png"],
+    },
+    ("forecast",): {
+        "--horizon": ["4"],
+        "--context": ["8"],
+        "--columns": ["load"],
+        "--date": ["date"],
+        "--date-format": ["%Y-%m-%d %H:%M"],
+        "--missing": ["-9999"],
+        "--max-gap": ["2"],
+        "--method": ["plain", "proximal"],
+        "--calibration": ["conformal", "noise"],
+        "--test": ["0.2"],
+        "--epochs": ["1"],
+        "--draws": ["2"],
+        "--seed": ["0"],
+        "--set": ["lr=0.01"],
+        "--checkpoint": ["run.safetensors"],
+        "--output": ["model"],
+        "--table": ["next.csv"],
+        "--plot": ["fan.png"],
     },
     ("list",): {},
     ("cite",): {},
@@ -113,11 +134,13 @@ BROKEN = ["x.py", "gaussian:", ":", "model.py:", "posteriordb:", ".stan", "model
 
 def words_of_a_command(rng: random.Random) -> list[str]:
     """A command with a mistake or two."""
-    names, weights = list(GRAMMAR), [8, 6, 1, 1, 1, 4, 1, 1, 2, 2, 2]
+    names, weights = list(GRAMMAR), [8, 5, 2, 1, 1, 1, 4, 1, 1, 2, 2, 2]
     name = rng.choices(names, weights)[0]
     options, words = GRAMMAR[name], list(name)
     if name == ("fit",):
         words.append(rng.choice([*TARGETS, *TARGETS, rng.choice(BROKEN), rng.choice(WORDS)]))
+    elif name == ("forecast",):
+        words.append(rng.choice(["series.csv", "series.csv", "data.json", rng.choice(WORDS)]))
     elif name == ("reproduce",):
         words.append(rng.choice(["gaussian", "mixture", "list", rng.choice(WORDS)]))
     given = {option: rng.choice(values) for option, values in options.items() if option in ALWAYS[name[0]]}
@@ -141,6 +164,7 @@ def words_of_a_command(rng: random.Random) -> list[str]:
 ALWAYS = {
     "fit": ["--steps", "--method", "--dim"],
     "train": ["--epochs", "--hidden", "--fraction", "--draws"],
+    "forecast": ["--horizon", "--context", "--epochs", "--draws"],
     "reproduce": ["--out", "--seeds"],
     "report": ["--out"],
     "bench": ["--repeats"],
@@ -155,6 +179,7 @@ def write_files_of_a_command(place: Path) -> None:
     (place / "model.py").write_text("\n".join(functions))
     (place / "model.stan").write_text("parameters { real x } model { }")  # stanc refuses it
     (place / "data.json").write_text('{"n": 3}')
+    write_csv(place / "series.csv", hourly(40))
 
 
 def check_command(code: int, output: str, errors: str) -> str:

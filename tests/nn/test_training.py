@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayescore.nn as bnn
+from bayescore.nn.methods import TrainingMethod
 from bayescore.nn.plain import PlainAdam
 from toy_problem import loader, network, rings
 
@@ -228,3 +229,40 @@ def test_a_mixture_of_short_posteriors_is_uncertain_where_there_are_no_data() ->
     )
     assert gap > 1.5 * seen.max()
     assert outside.min() > 3 * seen.max()
+
+
+def test_the_halving_schedule_keeps_two_epochs_and_then_halves_every_one() -> None:
+    fit = bnn.fit(network(), loader(64, 0), method="plain", epochs=5, lr=0.01, schedule="halving")
+    assert fit.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 / 2**4)  # of the epoch that would follow
+    constant = bnn.fit(network(), loader(64, 0), method="plain", epochs=5, lr=0.01, schedule="constant")
+    assert constant.optimizer.param_groups[0]["lr"] == 0.01
+    with pytest.raises(ValueError, match="choose from constant, cosine, halving"):
+        bnn.fit(network(), loader(64, 0), schedule="steps")
+
+
+@pytest.mark.parametrize(("epoch", "factor"), [(0, 1), (1, 1), (2, 0.5), (3, 0.25), (9, 2**-8)])
+def test_the_rate_of_an_epoch_is_that_of_its_first_and_its_last_step(epoch: int, factor: float) -> None:
+    method = TrainingMethod(None, None)  # type: ignore[arg-type]
+    for batches in (1, 7, 1148):
+        steps = 10 * batches
+        for step in (epoch * batches, (epoch + 1) * batches - 1):
+            assert method.lr_factor("halving", step / steps, 10) == factor
+
+
+def test_the_best_epoch_can_be_that_of_the_least_squared_error() -> None:
+    held_out = loader(64, 1, regression=True)
+    fit = bnn.fit(
+        network(1),
+        loader(64, 0, regression=True),
+        "gaussian",
+        "plain",
+        epochs=3,
+        validation=held_out,
+        validate_by="mse",
+    )
+    found = fit.history[fit.best_epoch - 1]["validation_mse"]
+    assert found == min(row["validation_mse"] for row in fit.history)
+    x, y = (torch.cat(part) for part in zip(*held_out, strict=True))
+    assert float((fit.predict(x, 1).mean - y).square().mean()) == pytest.approx(found, rel=1e-5)
+    with pytest.raises(TypeError, match="for values"):
+        bnn.fit(network(), loader(64, 0), epochs=1, validation=loader(64, 1), validate_by="mse")

@@ -13,7 +13,7 @@ from bayescore import optim
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.optim.options import COMMON, CommonOptions
 
-KINDS = [getattr(optim, name) for name in optim.__all__]
+KINDS = [getattr(optim, name) for name in optim.__all__ if name != "FamilyOptimizer"]
 WHOLE = {"draws": 3, "accumulate": 2, "seed": 7, "max_skips": 9, "update_in_backward": True}
 
 

@@ -1,4 +1,4 @@
-"""The command `bayescore`: fit a target, train a network, list names, cite; run the lab's experiments.
+"""The command `bayescore`: fit a target, train a network, forecast, predict, list names, cite; run the lab.
 
 A user's mistake is one sentence on standard error and exit code 2, never a traceback. The help, `list`,
 `cite` and the shell completion import neither torch nor the lab: a command imports them when it runs.
@@ -16,7 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from bayescore.cli.fit import fit_command
+from bayescore.cli.forecast import forecast_command
 from bayescore.cli.listing import cite, show_list
+from bayescore.cli.predict import predict_command
 from bayescore.cli.terminal import MISUSED, UserError, complain
 from bayescore.cli.train import train_command
 
@@ -79,6 +81,8 @@ app = typer.Typer(
 )
 app.command("fit")(fit_command)
 app.command("train")(train_command)
+app.command("forecast")(forecast_command)
+app.command("predict")(predict_command)
 app.command("list")(show_list)
 app.command()(cite)
 for _name, (_line, _) in _LAB.items():

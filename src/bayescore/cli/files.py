@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import tempfile
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 from bayescore.cli.terminal import FAILED, UserError, console, errors_as_sentences
 from bayescore.inference.export import model_of
 from bayescore.inference.result import Fit
-from bayescore.io import replacing
+from bayescore.io import replacing, write_bytes
 from bayescore.plotting import plot_fit, plot_marginals
 
 if TYPE_CHECKING:
@@ -19,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "check_fit_files",
     "check_plot",
+    "check_table",
     "check_weights",
     "report_written",
     "write_figure",
     "write_fit_files",
+    "write_table",
 ]
 
 _OUTPUTS = {".nc": ("arviz", "arviz"), ".safetensors": ("safetensors", "")}
@@ -57,6 +62,11 @@ def check_weights(option: str, path: Path) -> None:
     _check(option, path, {".safetensors": ("safetensors", "")})
 
 
+def check_table(path: Path) -> None:
+    """Refuse a table that could not be written after the predictions."""
+    _check("--output", path, {".csv": ("csv", "")})
+
+
 def write_fit_files(
     fit: Fit, output: Path | None, plot: Path | None, draws: int | None, resample: bool
 ) -> None:
@@ -82,6 +92,15 @@ def write_figure(figure: Figure, path: Path) -> None:
     """Write a picture."""
     with replacing(path) as part:
         figure.savefig(part, dpi=150)
+
+
+def write_table(rows: Sequence[Mapping[str, object]], path: Path) -> None:
+    """Write rows as CSV; the keys of the first are the columns."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_bytes(path, text.getvalue().encode())
 
 
 def report_written(*paths: Path | None) -> None:

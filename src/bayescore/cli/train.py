@@ -22,7 +22,7 @@ from bayescore.cli.terminal import UserError, console, errors_as_sentences, warn
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-__all__ = ["train_command"]
+__all__ = ["parse_options", "train_command"]
 
 #: names for the help and the completion; a test compares them with `bayescore.data` and `bayescore.nn`
 DATA_SETS = ["mnist", "digits"]
@@ -106,7 +106,7 @@ def train_command(
             if not -(2**63) <= seed < 2**63:
                 raise ValueError(f"--seed must be a whole number from -2^63 to 2^63 - 1; got {seed}")
             widths = _widths(hidden)
-            options = _options(settings or [])
+            options = parse_options(settings or [])
         if output is not None:
             check_weights("--output", output)
         if checkpoint is not None:
@@ -154,7 +154,7 @@ def _widths(text: str) -> list[int]:
     return widths
 
 
-def _options(words: list[str]) -> dict[str, Any]:
+def parse_options(words: list[str]) -> dict[str, Any]:
     """Options of the method from words of the form key=value."""
     found: dict[str, Any] = {}
     for word in words:

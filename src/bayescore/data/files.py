@@ -17,15 +17,21 @@ from bayescore.reading import read_content
 
 __all__ = ["Source", "read"]
 
+COMPRESSED = (".gz", ".xz", ".zip")
+
 
 @dataclass(frozen=True)
 class Source:
-    """One gzipped file: its place below a data folder, SHA-256 and size of its content, public addresses."""
+    """One file: its place below a data folder, SHA-256 and size of its content, public addresses.
+
+    A path without the ending of a compressed file also stands for its compressed forms. A file whose SHA-256
+    is not known has None; `size` is then the most bytes that it may have.
+    """
 
     path: str
-    sha256: str
+    sha256: str | None
     size: int
-    addresses: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
 
 
 def read(source: Source) -> bytes:
@@ -41,14 +47,15 @@ def read(source: Source) -> bytes:
 
 def _places(source: Source) -> list[Path]:
     roots = [Path(root)] if (root := os.environ.get("BAYESCORE_DATA")) else []
-    return [place / source.path for place in (*roots, cache_place("data"))]
+    endings = ("",) if Path(source.path).suffix in COMPRESSED else ("", *COMPRESSED)
+    return [root / f"{source.path}{ending}" for root in (*roots, cache_place("data")) for ending in endings]
 
 
 def _content(source: Source, place: Path) -> bytes:
     """The uncompressed bytes of the file at `place`, if they are those that the source promises."""
     content = read_content(place, source.size, "remove it to fetch it anew")
     found = hashlib.sha256(content).hexdigest()
-    if found != source.sha256:
+    if source.sha256 is not None and found != source.sha256:
         raise ValueError(
             f"{place} is not the file it should be: the SHA-256 of its content is {found}, "
             f"expected {source.sha256}; remove it to fetch it anew"
@@ -58,6 +65,12 @@ def _content(source: Source, place: Path) -> bytes:
 
 def _download(source: Source) -> bytes:
     """Download the file into the cache; returns its content."""
+    if not source.addresses:
+        raise FileNotFoundError(
+            f"{source.path} has no public address of its own and is in no data folder; get it where the data "
+            "set is published, put it into a folder under that path, plain or compressed, and set "
+            "BAYESCORE_DATA to the folder"
+        )
     try:
         import pooch
     except ImportError:

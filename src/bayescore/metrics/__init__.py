@@ -8,6 +8,14 @@ from bayescore.metrics.detection import aurc, auroc, risk_coverage
 from bayescore.metrics.divergence import ELBO, ForwardKL, gaussian_kl, parameter_errors
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.evaluation import evaluate
+from bayescore.metrics.forecasts import (
+    fit_noise,
+    forecast_mae,
+    forecast_mse,
+    interval_scores,
+    mixture_crps,
+    mixture_nll,
+)
 from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
 from bayescore.metrics.reference import Comparison, compare_draws, mean_errors, sd_errors, sliced_wasserstein
 
@@ -25,9 +33,15 @@ __all__ = [
     "ece_floor",
     "error",
     "evaluate",
+    "fit_noise",
+    "forecast_mae",
+    "forecast_mse",
     "gaussian_kl",
+    "interval_scores",
     "mce",
     "mean_errors",
+    "mixture_crps",
+    "mixture_nll",
     "nll",
     "parameter_errors",
     "pareto_khat",

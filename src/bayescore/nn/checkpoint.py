@@ -152,6 +152,12 @@ class Run:
     checkpoint: Path | None = None
     checkpoint_every: int | None = None
     progress: bool | None = None
+    validate_by: str = "nll"
+
+    @property
+    def validated(self) -> str:
+        """The name of the loss on validation in the history."""
+        return f"validation_{self.validate_by}"
 
     @property
     def device(self) -> torch.device:
@@ -217,7 +223,7 @@ class RunState:
 
     history: list[dict[str, float]] = field(default_factory=list)
     best: WeightPosterior | None = None
-    best_nll: float = math.inf
+    best_loss: float = math.inf
     best_epoch: int = 0
     seconds: float = 0.0
     unfinished: EpochState | None = None
@@ -234,7 +240,7 @@ def write_checkpoint(path: Path, run: Run, state: RunState) -> None:
         "settings": run.identity,
         "history": state.history,
         "seconds": state.seconds,
-        "best": [state.best_nll, state.best_epoch, None if state.best is None else state.best.pack()],
+        "best": [state.best_loss, state.best_epoch, None if state.best is None else state.best.pack()],
         "model": own_tensors(run.model),
         "likelihood": run.likelihood.state_dict(),
         "optimizer": run.method.optimizer.state_dict(),
@@ -317,11 +323,11 @@ def _restore(path: Path, content: dict[str, Any], run: Run) -> RunState:
 
 
 def _run_state(path: Path, content: dict[str, Any], run: Run) -> RunState:
-    best_nll, best_epoch, best = content["best"]
-    state = RunState(content["history"], None, best_nll, best_epoch, content["seconds"])
+    best_loss, best_epoch, best = content["best"]
+    state = RunState(content["history"], None, best_loss, best_epoch, content["seconds"])
     check_number("seconds", state.seconds, zero=True)
     check_count("best_epoch", best_epoch, 0)
-    numbers = [best_nll, *(value for row in state.history for value in (row["loss"], *row.values()))]
+    numbers = [best_loss, *(value for row in state.history for value in (row["loss"], *row.values()))]
     if not isinstance(state.history, list) or not all(isinstance(n, float) for n in numbers):
         raise TypeError("its history is no list of rows of numbers")
     if "unfinished" in content:

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayescore.nn.checkpoint import EpochState, Run, RunState, read_checkpoint, write_checkpoint
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.inputs import Inputs, inputs_and_targets
-from bayescore.posteriors.validation import nll
+from bayescore.posteriors.validation import CRITERIA
 from bayescore.progress import Progress
 from bayescore.rng import generator
 
@@ -41,7 +41,7 @@ def train(run: Run) -> tuple[RunState, bool]:
             while state.epoch < run.epochs and not out_of_patience(run, state):
                 _next_epoch(run, state, began)
                 row = state.history[-1]
-                bar.update(state.epoch, row.get("validation_nll", row["loss"]), run.schedule.last_epoch)
+                bar.update(state.epoch, row.get(run.validated, row["loss"]), run.schedule.last_epoch)
                 if run.checkpoint is not None:
                     write_checkpoint(run.checkpoint, run, state)
     except KeyboardInterrupt:
@@ -66,9 +66,9 @@ def _next_epoch(run: Run, state: RunState, began: float) -> None:
     run.method.end_epoch(epoch, run.epochs)
     if run.validation is not None and run.method.has_posterior:
         posterior = run.method.posterior(run.likelihood)
-        row["validation_nll"] = nll(posterior, run.validation, run.device)
-        if row["validation_nll"] < state.best_nll:
-            state.best, state.best_nll, state.best_epoch = posterior, row["validation_nll"], epoch
+        loss = row[run.validated] = CRITERIA[run.validate_by](posterior, run.validation, run.device)
+        if loss < state.best_loss:
+            state.best, state.best_loss, state.best_epoch = posterior, loss, epoch
     row["seconds"] = state.seconds = time.perf_counter() - began
     state.history.append(row)
 

@@ -10,14 +10,25 @@ import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import nn
 
+from bayescore import methods as functional
 from bayescore.checks import unknown_name
+from bayescore.families import Family
 from bayescore.nn.plain import PlainAdam
-from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
+from bayescore.optim import (
+    ADVI,
+    SGLD,
+    BaM,
+    CalibratedScore,
+    FamilyOptimizer,
+    PairedBaM,
+    ProximalDescent,
+    ProximalScore,
+)
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.base import WeightPosterior
 from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout, dropped_modules
@@ -25,7 +36,7 @@ from bayescore.posteriors.likelihoods import Likelihood
 from bayescore.posteriors.point import PointPosterior
 from bayescore.posteriors.swag import SWAG
 
-__all__ = ["METHODS", "TrainingMethod", "training_method"]
+__all__ = ["METHODS", "SCHEDULES", "TrainingMethod", "training_method"]
 
 BAYESIAN: dict[str, type[BayesianOptimizer]] = {
     "proximal": ProximalScore,
@@ -36,7 +47,13 @@ BAYESIAN: dict[str, type[BayesianOptimizer]] = {
     "published-bam": BaM,
     "sgld": SGLD,
 }
+#: the functional methods that move any family over the weights, and their defaults for networks
+OF_FAMILIES: dict[str, tuple[type[functional.ProximalDescent | functional.ADVI], dict[str, Any]]] = {
+    "descent": (functional.ProximalDescent, {"lr": 3e-3, "inner_steps": 2}),
+    "advi": (functional.ADVI, {"lr": 1e-3}),
+}
 METHODS = (*BAYESIAN, "plain", "dropout", "swag")
+SCHEDULES = ("cosine", "halving", "constant")
 SWAG_WAITS = 0.5  # share of the epochs before SWAG begins to collect weights
 CHAIN = 30  # states that SGLD keeps of the second half of its steps
 
@@ -69,10 +86,12 @@ class TrainingMethod:
             return self.swag.count > 1
         return bool(self.optimizer.param_groups[0].get("kept", 1))
 
-    def lr_factor(self, share: float) -> float:
-        """The factor of the learning rate after a share of all steps: a cosine, or constant for SWAG."""
-        if self.swag is not None:
+    def lr_factor(self, schedule: str, share: float, epochs: int) -> float:
+        """The factor of the learning rate after a share of all steps; for SWAG it is constant."""
+        if self.swag is not None or schedule == "constant":
             return 1.0
+        if schedule == "halving":  # the first two epochs at the full rate, then half of it after every epoch
+            return 0.5 ** max(0, int(share * epochs + 1e-6) - 1)
         return max(1e-3, 0.5 * (1 + math.cos(math.pi * min(1.0, share))))
 
 
@@ -104,6 +123,8 @@ def training_method(
             "accumulate counts the backward calls of a block, and fit makes one; give the loader larger "
             "batches, or write the loop yourself (`with opt.sample():`)"
         )
+    if options.get("family") is not None:
+        return _of_family(name, model, chosen, num_data, steps, seed, options)
     if name in BAYESIAN:
         if name == "calibrated":
             options.setdefault("batch_size", batch_size)
@@ -133,6 +154,36 @@ def training_method(
         )
     adam = _optimizer(PlainAdam, chosen, {"num_data": num_data}, options)
     return TrainingMethod(adam, lambda like: PointPosterior(model, likelihood=like))
+
+
+def _of_family(
+    name: str,
+    model: nn.Module,
+    chosen: Any,
+    num_data: int,
+    steps: int | None,
+    seed: int,
+    options: dict[str, Any],
+) -> TrainingMethod:
+    """A functional method on the family in the options, over all weights at once."""
+    if name not in OF_FAMILIES:
+        raise ValueError(f"family= goes with the methods {' and '.join(OF_FAMILIES)}; got {name!r}")
+    family = options.pop("family")
+    if not isinstance(family, Family):
+        raise TypeError(
+            f"family must be a density on the weights, such as PlanarFlow.init(D); got {family!r}"
+        )
+    kind, defaults = OF_FAMILIES[name]
+    known = {field.name for field in fields(kind)} - {"schedule", "mixture", "temperature"}
+    own = defaults | {option: options.pop(option) for option in list(options) if option in known}
+    others = {"steps", "prior_sd", "temperature", "max_skips"}
+    for option in options:
+        if option not in others:
+            raise unknown_name(f"option of {kind.__name__} with a family", option, known | others)
+    weights = [p for _, p in chosen]
+    given = {"steps": steps, "seed": seed} | options
+    optimizer = FamilyOptimizer(weights, num_data, family, kind(**own), **given)
+    return TrainingMethod(optimizer, lambda like: optimizer.posterior(model, like))
 
 
 def _optimizer(kind: type[Any], chosen: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:

@@ -18,16 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from bayescore.checks import check_count
+from bayescore.checks import check_count, unknown_name
+from bayescore.families import Family
 from bayescore.nn.checkpoint import Run, RunState
 from bayescore.nn.loop import epoch_stream, out_of_patience, train
-from bayescore.nn.methods import training_method
+from bayescore.nn.methods import SCHEDULES, training_method
 from bayescore.optim.options import positive
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.ensemble import Ensemble
 from bayescore.posteriors.likelihoods import Function, Likelihood, as_likelihood
 from bayescore.posteriors.selection import select
-from bayescore.posteriors.validation import check_mean_loss
+from bayescore.posteriors.validation import CRITERIA, check_mean_loss
 
 __all__ = ["EnsembleFit", "NetworkFit", "fit", "fit_ensemble"]
 
@@ -63,7 +64,10 @@ def fit(
     epochs: int = 20,
     validation: Iterable[Any] | None = None,
     patience: int | None = None,
+    validate_by: str = "nll",
+    schedule: str = "cosine",
     num_data: int | None = None,
+    family: Family | None = None,
     bayesian: str | Iterable[str] = "*",
     point: str | Iterable[str] = (),
     point_lr: float = 1e-3,
@@ -86,12 +90,17 @@ def fit(
         method: "proximal", "calibrated" (closed form), "descent" (Algorithm 1), "advi", "bam",
             "published-bam", "sgld"; "plain" for the MAP estimate by Adam; "dropout" for the same with dropout
             on (`p=` inserts it); "swag" for a Gaussian of the second half of its path.
-        epochs: passes over the data; the learning rate falls along a cosine over all of them, except for
-            "swag".
+        epochs: passes over the data.
         validation: batches on which the posterior predictive is scored after every epoch; the best one is
             returned.
         patience: epochs without improvement on validation before training stops; None: never.
+        validate_by: "nll", the negative log predictive probability of a datum, or "mse", the mean squared
+            error of the predictive mean, for values.
+        schedule: of the learning rate: "cosine" over all epochs, "halving" after every epoch from the second
+            on, or "constant"; "swag" always has a constant one.
         num_data: size of the training set, if the loader's data set has no length.
+        family: for "descent" and "advi", any density on R^D over the D random weights together, where q
+            begins: a flow, a full or low-rank Gaussian (optim/family.py); None: a diagonal Gaussian.
         bayesian, point: patterns (`bs.nn.select`) of the parameters that are random, and of those that are
             not; the latter are trained by Adam with the learning rate `point_lr`, unless they are frozen. A
             learned noise level is trained by Adam too, with its own learning rate.
@@ -120,6 +129,10 @@ def fit(
             raise ValueError(
                 "checkpoint_every counts the steps between two writes; pass checkpoint=, the file"
             )
+    if schedule not in SCHEDULES:
+        raise unknown_name("schedule", schedule, SCHEDULES)
+    if validate_by not in CRITERIA:
+        raise unknown_name("measure on validation", validate_by, CRITERIA)
     positive("point_lr", point_lr)
     if not any(True for _ in model.parameters()):
         raise ValueError(
@@ -135,10 +148,13 @@ def fit(
     batches = _batches(train_loader)
     settings |= {"point_lr": point_lr, "batch_size": _batch_size(train_loader), "batches": batches}
     settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
+    settings |= {"schedule": schedule, "validate_by": validate_by}
+    if family is not None:
+        settings["family"], options["family"] = repr(family), family
     steps = None if batches is None else batches * epochs
     trained = training_method(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        trained.optimizer, lambda t: 1.0 if steps is None else trained.lr_factor(t / steps)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        trained.optimizer, lambda t: 1.0 if steps is None else trained.lr_factor(schedule, t / steps, epochs)
     )
     run = Run(
         settings,
@@ -146,7 +162,7 @@ def fit(
         like,
         trained,
         _point_optimizer(model, like, {name for name, _ in chosen}, point_lr),
-        schedule,
+        scheduler,
         train_loader,
         validation,
         epochs,
@@ -155,6 +171,7 @@ def fit(
         None if checkpoint is None else Path(checkpoint),
         checkpoint_every,
         progress,
+        validate_by,
     )
     if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # the user's own
         loader_states = run.loader_states()
@@ -174,7 +191,7 @@ def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
     best, epoch = state.best, state.best_epoch
     if best is None:
         best, epoch = run.method.posterior(run.likelihood), state.epoch
-        if any("validation_nll" in row for row in state.history):
+        if any(run.validated in row for row in state.history):
             status += ", none of them with a finite loss on validation"
     else:
         status += f", best on validation was epoch {epoch}"
@@ -182,26 +199,25 @@ def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
     optimizer = run.method.optimizer
     mean = getattr(optimizer, "mean_status", "")
     rest = optimizer.status.removeprefix(f"{mean}; ")
-    parts = (_overfitting(state) or mean, status, best.likelihood.status, rest)
+    parts = (_overfitting(state, run.validated) or mean, status, best.likelihood.status, rest)
     status = "; ".join(part for part in parts if part)
     return NetworkFit(best, status, state.history, epoch, state.seconds, optimizer)
 
 
-def _overfitting(state: RunState) -> str:
+def _overfitting(state: RunState, key: str) -> str:
     """A sentence, if the loss on validation has risen since the best epoch and the training loss has not."""
-    rows = [row for row in state.history if math.isfinite(row.get("validation_nll", math.inf))]
+    rows = [row for row in state.history if math.isfinite(row.get(key, math.inf))]
     later = [row for row in rows if row["epoch"] > state.best_epoch]
     if len(later) < LATER:
         return ""
     best = next(row for row in rows if row["epoch"] == state.best_epoch)
-    nll = sum(row["validation_nll"] for row in later) / len(later)
-    fall = rows[0]["validation_nll"] - best["validation_nll"]
-    least = max(RISE * fall, RISE * abs(best["validation_nll"]))
-    if nll - best["validation_nll"] < least or later[-1]["loss"] > best["loss"]:
+    average = sum(row[key] for row in later) / len(later)
+    least = RISE * max(rows[0][key] - best[key], abs(best[key]))
+    if average - best[key] < least or later[-1]["loss"] > best["loss"]:
         return ""
     return (
-        f"overfitting on validation since epoch {state.best_epoch} ({best['validation_nll']:.3g}, then "
-        f"{nll:.3g} on average): stop earlier (patience=)"
+        f"overfitting on validation since epoch {state.best_epoch} ({best[key]:.3g}, then "
+        f"{average:.3g} on average): stop earlier (patience=)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Pictures of fits and of classifiers' probabilities; they need matplotlib.
+"""Pictures of fits, of classifiers' probabilities and of forecasts; they need matplotlib.
 
 Names are imported when they are first used, so that code that needs only the style does not wait for torch.
 """
@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayescore.plotting.calibration import draw_reliability, plot_reliability, plot_risk_coverage
     from bayescore.plotting.fits import draw_family, draw_target, plot_fit
+    from bayescore.plotting.forecasts import draw_forecast, plot_forecast, plot_horizon_calibration
     from bayescore.plotting.marginals import plot_marginals
 
 __all__ = [
     "draw_family",
+    "draw_forecast",
     "draw_reliability",
     "draw_target",
     "plot_fit",
+    "plot_forecast",
+    "plot_horizon_calibration",
     "plot_marginals",
     "plot_reliability",
     "plot_risk_coverage",
@@ -25,9 +29,12 @@ __all__ = [
 
 _HOMES = {
     "draw_family": "fits",
+    "draw_forecast": "forecasts",
     "draw_reliability": "calibration",
     "draw_target": "fits",
     "plot_fit": "fits",
+    "plot_forecast": "forecasts",
+    "plot_horizon_calibration": "forecasts",
     "plot_marginals": "marginals",
     "plot_reliability": "calibration",
     "plot_risk_coverage": "calibration",

@@ -7,6 +7,7 @@ from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.draws import DrawsPosterior
 from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout
 from bayescore.posteriors.ensemble import Ensemble
+from bayescore.posteriors.family import FamilyPosterior
 from bayescore.posteriors.gaussian import GaussianPosterior
 from bayescore.posteriors.laplace import LaplacePosterior, fit_laplace
 from bayescore.posteriors.point import PointPosterior
@@ -20,6 +21,7 @@ __all__ = [
     "DrawsPosterior",
     "DropoutPosterior",
     "Ensemble",
+    "FamilyPosterior",
     "GaussianPosterior",
     "InsertedDropout",
     "LaplacePosterior",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.inputs import inputs_and_targets, require_tensor
 from bayescore.posteriors.likelihoods import Function, Likelihood
 
-__all__ = ["check_mean_loss", "nll"]
+__all__ = ["CRITERIA", "check_mean_loss", "mse", "nll"]
 
 VALIDATION_DRAWS = 5
 
@@ -22,17 +22,44 @@ def nll(
     posterior: Posterior, batches: Iterable[Any], device: torch.device, draws: int = VALIDATION_DRAWS
 ) -> float:
     """Mean negative log predictive probability; for a callable likelihood, the mean loss over draws."""
+
+    def loss(prediction: Any, y: Tensor) -> float:
+        if isinstance(posterior.likelihood, Function):
+            losses = [float(posterior.likelihood(out, y)) for out in prediction.outputs]
+            return sum(losses) / len(losses)
+        return -float(prediction.log_prob(y).mean())
+
+    return _mean(loss, posterior, batches, device, draws)
+
+
+def mse(
+    posterior: Posterior, batches: Iterable[Any], device: torch.device, draws: int = VALIDATION_DRAWS
+) -> float:
+    """Mean squared error of the predictive mean, over data and outputs."""
+    if posterior.likelihood.kind != "values":
+        raise TypeError(
+            f"validate_by='mse' is for values; the likelihood is {posterior.likelihood.name!r}: use 'nll'"
+        )
+    return _mean(lambda p, y: float((p.mean - y).square().mean()), posterior, batches, device, draws)
+
+
+#: what `fit` can choose the best epoch by
+CRITERIA = {"nll": nll, "mse": mse}
+
+
+def _mean(
+    loss: Callable[[Any, Tensor], float],
+    posterior: Posterior,
+    batches: Iterable[Any],
+    device: torch.device,
+    draws: int,
+) -> float:
+    """The mean over data of a loss that is a mean over a batch."""
     total, count = 0.0, 0
     for batch in batches:
         x, y = inputs_and_targets(batch)
-        prediction = posterior.predict(x, draws)
-        y = y.to(device)
-        if isinstance(posterior.likelihood, Function):
-            losses = [float(posterior.likelihood(out, y)) for out in prediction.outputs]
-            value = sum(losses) / len(losses) * len(x)
-        else:
-            value = -float(prediction.log_prob(y).sum())
-        total, count = total + value, count + len(x)
+        total += loss(posterior.predict(x, draws), y.to(device)) * len(x)
+        count += len(x)
     if not count:
         raise ValueError("the validation loader gave no batch")
     return total / count

@@ -1,0 +1,214 @@
+"""The tables, figures and rules of the forecasting experiments: arms are compared by pairs, set by set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from bayescore_lab.engine import (
+    Criterion,
+    Figure,
+    Judgement,
+    PaperValue,
+    Records,
+    Table,
+    arm_table,
+    captioned,
+    figure_style,
+    looks,
+    mean_interval,
+    paired_t,
+    panels,
+    shared_legend,
+)
+from bayescore_lab.engine.statistics import differences
+from bayescore_lab.engine.tables import Cell
+from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
+from bayescore_lab.engine.wording import interval_text
+
+__all__ = [
+    "METRICS",
+    "coverage_within",
+    "data_sets",
+    "data_table",
+    "differences_table",
+    "interval_figure",
+    "lower_on",
+    "no_more_than",
+    "not_worse_on",
+]
+
+METRICS = {
+    "MSE": "mse",
+    "MAE": "mae",
+    "NLL": "nll",
+    "NLL, noise of the test": "nll_test_noise",
+    "CRPS": "crps",
+    "MSE, 30 draws": "mse_30",
+    "NLL, 30 draws": "nll_30",
+    "CRPS, 30 draws": "crps_30",
+    "NLL, noise per step": "nll_steps",
+    "NLL, calibrated": "nll_calibrated",
+    "50 % covers": "coverage_50",
+    "80 % covers": "coverage_80",
+    "95 % covers": "coverage_95",
+    "80 % width": "width_80",
+    "80 % calibrated covers": "calibrated_80",
+    "80 % calibrated width": "calibrated_width_80",
+    "best epoch": "epoch",
+    "CPU seconds": "training_cpu_seconds",
+}
+
+
+def data_sets(records: Records) -> list[str]:
+    """The data sets in the order of the grid."""
+    return list(dict.fromkeys(record.config["data"] for record in records))
+
+
+def data_table(records: Records, data: str, paper: Sequence[PaperValue], note: str) -> Table:
+    """One data set: every arm, with t intervals of the means over seeds, and the paper's numbers."""
+    name = data.lower().replace(", ", "-").replace(" ", "-")
+    chosen = records.where(data=data)
+    return arm_table(chosen, METRICS, paper, title=data, name=name, note=note, interval=mean_interval)
+
+
+def differences_table(records: Records, metric: str, label: str, ours: str) -> Table:
+    """Every arm minus ours, paired by seed, with the t interval of the mean and the t-test's p-value."""
+    rows: list[list[Cell]] = []
+    for data in data_sets(records):
+        chosen = records.where(data=data)
+        for arm in chosen.arms:
+            theirs, own = chosen.pairs(metric, arm, ours)
+            if arm != ours and len(own) > 1:
+                interval = mean_interval(differences(theirs, own))
+                rows.append([data, arm, len(own), interval, paired_t(theirs, own).p])
+    return Table(
+        title=f"{label}: arm minus {ours}, paired by seed",
+        columns=["data", "arm", "pairs", "difference", "p"],
+        rows=rows,
+        name=f"differences-{metric.replace('_', '-')}",
+        note="Above 0: ours is better. p of the paired t-test, uncorrected for the number of comparisons.",
+    )
+
+
+def interval_figure(records: Records) -> Figure:
+    """How often intervals of 50, 80 and 95 % hold the test values, by data set; the diagonal is right."""
+    names = data_sets(records)
+    with figure_style():
+        drawing, axes = panels(len(names), width=max(3.2, 9 / len(names)), height=3.0)
+        for panel, data in zip(axes, names, strict=True):
+            arms = records.where(data=data).arms
+            look = looks(arms)
+            panel.plot([50, 95], [50, 95], color="0.6", linewidth=1)
+            for arm, chosen in arms.items():
+                shares = [100 * chosen.values(f"coverage_{level}").mean() for level in (50, 80, 95)]
+                style = look[arm]
+                panel.plot(
+                    [50, 80, 95], shares, color=style.colour, linestyle=style.line, marker=style.marker,
+                    markersize=4, label=arm,
+                )  # fmt: skip
+            panel.set(title=data, xlabel="interval, %", ylabel="of the test values inside, %")
+        shared_legend(drawing)
+    title = "Intervals against the test values"
+    return captioned(drawing, records, title=title, note="30 draws, one noise level chosen on validation.")
+
+
+def _compared(records: Records, metric: str, arm: str, than: str, data: str) -> np.ndarray | None:
+    """Paired differences, or None if there are fewer than two."""
+    ours, theirs = records.where(data=data).pairs(metric, arm, than)
+    return differences(ours, theirs) if len(ours) > 1 else None
+
+
+def not_worse_on(
+    metrics: Sequence[str], arm: str, than: str, data: Sequence[str], at_least: int
+) -> Criterion:
+    """`arm` is significantly worse than `than` nowhere, and lower in the mean on `at_least` data sets."""
+    listed = ", ".join(metrics)
+    words = (
+        f"On each of {', '.join(data)}, take {listed} of {arm} minus that of {than}, seed by seed. "
+        "Reproduced if the 95 % t interval of no mean lies above 0 and, for each metric, the mean is below 0 "
+        f"on at least {at_least} of {len(data)}; not reproduced here if some interval lies above 0; partly "
+        "otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        sentences, verdict = [], REPRODUCED
+        for metric in metrics:
+            lower, worse = 0, []
+            for name in data:
+                found = _compared(records, metric, arm, than, name)
+                if found is None:
+                    return Judgement(None, f"Fewer than two pairs of {arm} and {than} on {name}.")
+                interval = mean_interval(found)
+                lower += interval.estimate < 0
+                worse += [f"{name} by {interval_text(interval, 3)}"] if interval.low > 0 else []
+            where = ", ".join(worse) or "none"
+            sentences.append(f"{metric}: lower on {lower} of {len(data)}, significantly worse on {where}.")
+            if worse:
+                verdict = NOT_REPRODUCED
+            elif lower < at_least and verdict == REPRODUCED:
+                verdict = PARTLY
+        return Judgement(verdict, " ".join(sentences))
+
+    return Criterion(words, judge)
+
+
+def lower_on(metric: str, arm: str, than: str, data: str) -> Criterion:
+    """`arm` has lower values than `than` on average over seeds, on one data set."""
+    words = (
+        f"On {data}, take {metric} of {arm} minus that of {than}, seed by seed. Reproduced if the 95 % t "
+        "interval of the mean lies below 0, not reproduced here if above, partly otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        found = _compared(records, metric, arm, than, data)
+        if found is None:
+            return Judgement(None, f"Fewer than two pairs of {arm} and {than} on {data}.")
+        interval = mean_interval(found)
+        verdict = REPRODUCED if interval.high < 0 else NOT_REPRODUCED if interval.low > 0 else PARTLY
+        return Judgement(verdict, f"{data}: {interval_text(interval, 3)} over {interval.n}.")
+
+    return Criterion(words, judge)
+
+
+def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> Criterion:
+    """The mean of `arm` is at most `factor` times that of `than`; a negative mean may rise by that share."""
+    words = (
+        f"On {data}, take the means of {metric} over the seeds of both {arm} and {than}, a and b. "
+        f"Reproduced if (a - b)/|b| is at most {factor - 1:.2g}, not reproduced here otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        ours, theirs = records.where(data=data).pairs(metric, arm, than)
+        if not len(ours):
+            return Judgement(None, f"No pair of {arm} and {than} on {data}.")
+        if not np.isfinite(ours).all():
+            return Judgement(NOT_REPRODUCED, f"On {data} runs of {arm} diverged.")
+        a, b = float(ours.mean()), float(theirs.mean())
+        verdict = REPRODUCED if a - b <= (factor - 1) * abs(b) else NOT_REPRODUCED
+        return Judgement(verdict, f"{data}: {a:.4g} and {b:.4g} over {len(ours)}.", {"ours": a, "theirs": b})
+
+    return Criterion(words, judge)
+
+
+def coverage_within(arm: str, data: Sequence[str], low: float, high: float, at_least: int) -> Criterion:
+    """Calibrated 80 % intervals of `arm` hold a share of the test values between `low` and `high`."""
+    words = (
+        f"Reproduced if the mean share of test values inside the calibrated 80 % intervals of {arm} is from "
+        f"{low:g} to {high:g} on at least {at_least} of {', '.join(data)}; not reproduced here otherwise."
+    )
+
+    def judge(records: Records) -> Judgement:
+        shares = {}
+        for name in data:
+            own = records.where(data=name).arms.get(arm)
+            if own is None:
+                return Judgement(None, f"No run of {arm} on {name}.")
+            shares[name] = float(own.values("calibrated_80", math.nan).mean())
+        good = sum(low <= share <= high for share in shares.values())
+        sentence = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
+        return Judgement(REPRODUCED if good >= at_least else NOT_REPRODUCED, f"{sentence}.", shares)
+
+    return Criterion(words, judge)

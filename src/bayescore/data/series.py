@@ -1,0 +1,313 @@
+"""Time series: the six benchmark sets by name, any CSV with a column of dates, data frames and arrays.
+
+A CSV begins with a line of column names; one column holds dates, the others numbers. An empty cell, NA, NaN
+or null is a missing value.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescore.checks import unknown_name
+from bayescore.data.dates import Dates, parse_dates
+from bayescore.data.files import Source, read
+from bayescore.reading import read_content
+
+__all__ = ["SERIES", "Series", "as_series", "date_text", "read_series", "series"]
+
+CSV_LIMIT = 512 * 2**20
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
+
+
+@dataclass(frozen=True)
+class Series:
+    """One or more series on common dates.
+
+    values: (n, C) in float64, NaN where a value is missing.  dates: (n,), or None for an array without dates.
+    rows: how many rows from the first on are for training, validation and test, where a benchmark says so.
+    reading: the arguments of `read_series` with which its file was read.
+    """
+
+    values: Tensor = field(repr=False)
+    columns: tuple[str, ...]
+    dates: Dates | None = field(default=None, repr=False)
+    name: str = "the series"
+    rows: tuple[int, int, int] | None = None
+    reading: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def label(self, row: int) -> str:
+        """Row number `row`, counted from 1, with its date."""
+        return f"row {row + 1}" + ("" if self.dates is None else f" ({self.date(row)})")
+
+    def date(self, row: int) -> str:
+        """The date of a row as a text, with its time unless that is midnight."""
+        return "" if self.dates is None else date_text(self.dates[row])
+
+    def take(self, rows: Any) -> Series:
+        """The same columns, of some rows."""
+        return replace(
+            self, values=self.values[rows], dates=None if self.dates is None else self.dates[rows], rows=None
+        )
+
+    def choose(self, columns: Sequence[str]) -> Series:
+        """Some of the columns, in the given order."""
+        for column in columns:
+            if column not in self.columns:
+                raise unknown_name(f"column of {self.name}", column, self.columns)
+        index = [self.columns.index(column) for column in columns]
+        return replace(self, values=self.values[:, index], columns=tuple(columns))
+
+
+def date_text(date: np.datetime64) -> str:
+    """A date, with its time unless that is midnight."""
+    return str(date).replace("T", " ").removesuffix(":00").removesuffix(" 00:00")
+
+
+@dataclass(frozen=True)
+class _Benchmark:
+    source: Source
+    shape: tuple[int, int]
+    rows: tuple[int, int, int] | None = None
+
+
+def _file(name: str, sha256: str | None, size: int, *addresses: str) -> Source:
+    return Source(f"timeseries/{name}.csv", sha256, size, addresses)
+
+
+_ETT = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/1d16c8f4f943005d613b5bc962e9eeb06058cf07/ETT-small/"
+SERIES = {
+    "ECL": _Benchmark(_file("electricity", None, 128 * 10**6), (26_304, 321)),
+    "ETTh2": _Benchmark(
+        _file(
+            "ETTh2",
+            "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b",
+            2_417_960,
+            _ETT + "ETTh2.csv",
+        ),
+        (17_420, 7),
+        (8_640, 2_880, 2_880),
+    ),
+    "Exchange": _Benchmark(
+        _file("exchange_rate", "48b4d9d3d508f5104162e85b9a6042e3557fde11aa9f2944eba8c0d0efc89842", 637_800),
+        (7_588, 8),
+    ),
+    "ILI": _Benchmark(
+        _file("national_illness", "93601f64d2566dc796ca4305adad8b8560c2db1a1ff04543c3bd813a7263570a", 67_620),
+        (966, 7),
+    ),
+    "Traffic": _Benchmark(_file("traffic", None, 256 * 10**6), (17_544, 862)),
+    "Weather": _Benchmark(
+        _file("weather", "34ee981d07313e51da2a50bb600072c8ae4a69cb4b0651f4cb93a069d7a2ba63", 7_235_425),
+        (52_696, 21),
+    ),
+}
+
+
+def series(name: str, missing: Iterable[float] = ()) -> Series:
+    """A benchmark set: "ECL", "ETTh2", "Exchange", "ILI", "Traffic" or "Weather".
+
+    Arguments:
+        missing: numbers that stand for a missing value. Weather has the number -9999 in 81 cells, which the
+            benchmark keeps; `missing=[-9999]` makes them NaN.
+    """
+    if name not in SERIES:
+        raise unknown_name("forecasting data set", name, SERIES)
+    known = SERIES[name]
+    found = _parse_csv(read(known.source), known.source.path, "date", None, missing)
+    if found.values.shape != known.shape:
+        raise ValueError(
+            f"{known.source.path} has {found.values.shape[0]} rows and {found.values.shape[1]} columns of "
+            f"numbers, and {name} has {known.shape[0]} and {known.shape[1]}; put the published file there"
+        )
+    return replace(found, name=name, rows=known.rows)
+
+
+def read_series(
+    path: str | os.PathLike[str],
+    *,
+    date: str | None = None,
+    columns: Sequence[str] | None = None,
+    date_format: str | None = None,
+    missing: Iterable[float] = (),
+) -> Series:
+    """The series in a CSV file, which may be compressed (.gz, .xz, .zip).
+
+    Arguments:
+        date: the column of dates; by default the column called "date" (or "time", "timestamp", "ds"), or else
+            the first.
+        columns: the columns of numbers; by default all others.
+        date_format: how dates are written, as `strptime` takes it; by default the year comes first.
+        missing: numbers that stand for a missing value, such as -9999.
+    """
+    place = Path(path)
+    content = read_content(place, CSV_LIMIT, "cut it into smaller files")
+    return _parse_csv(content, place.name, date, columns, missing, date_format)
+
+
+def _parse_csv(
+    content: bytes,
+    what: str,
+    date: str | None,
+    columns: Sequence[str] | None,
+    missing: Iterable[float],
+    date_format: str | None = None,
+) -> Series:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} is not text in UTF-8 ({error}); save it as such") from error
+    try:
+        lines = [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
+    except csv.Error as error:
+        raise ValueError(f"{what} is not a readable CSV file: {error}") from error
+    if len(lines) < 2:
+        raise ValueError(f"{what} has no rows below its line of column names")
+    header = [name.strip() for name in lines[0]]
+    if len(header) < 2:
+        raise ValueError(
+            f"{what} has one column, {header[0][:40]!r}; a column of dates and columns of numbers are "
+            "needed, with commas between them"
+        )
+    twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
+    if twice is not None:
+        raise ValueError(f"{what} has two columns called {twice!r}; rename one of them")
+    for row, cells in enumerate(lines[1:], 1):
+        if len(cells) != len(header):
+            raise ValueError(
+                f"{what}: row {row} has {len(cells)} cells, and the line of column names has {len(header)}; "
+                "put text with commas in quotation marks"
+            )
+    where = _date_column(header, date, what)
+    wanted = [name for name in header if name != header[where]] if columns is None else list(columns)
+    for name in wanted:
+        if name not in header:
+            raise unknown_name(f"column of {what}", name, header)
+    index = [header.index(name) for name in wanted]
+    dates = parse_dates(
+        [cells[where] for cells in lines[1:]], date_format, f"{what}, column {header[where]!r}"
+    )
+    values = np.empty((len(lines) - 1, len(index)))
+    for row, cells in enumerate(lines[1:]):
+        try:
+            values[row] = [float(cells[i]) for i in index]
+        except ValueError:
+            values[row] = [_number(cells[i], row, header[i], what) for i in index]
+    numbers = [float(number) for number in missing]
+    reading = {"date": header[where], "date_format": date_format, "missing": numbers}
+    return _with_missing(Series(torch.from_numpy(values), tuple(wanted), dates, what, None, reading), numbers)
+
+
+def _date_column(header: list[str], date: str | None, what: str) -> int:
+    if date is not None:
+        if date not in header:
+            raise unknown_name(f"column of {what}", date, header)
+        return header.index(date)
+    lower = [name.lower() for name in header]
+    return next(
+        (lower.index(name) for name in ("date", "time", "timestamp", "datetime", "ds") if name in lower), 0
+    )
+
+
+def _number(cell: str, row: int, column: str, what: str) -> float:
+    if cell.strip().lower() in MISSING:
+        return float("nan")
+    try:
+        return float(cell)
+    except ValueError:
+        raise ValueError(
+            f"{what}: row {row + 1} has {cell[:40]!r} in column {column!r} where a number is needed; correct "
+            "it, or name the columns to read (columns=)"
+        ) from None
+
+
+def _with_missing(found: Series, missing: Iterable[float]) -> Series:
+    """The series with NaN in place of the numbers that stand for missing values; infinities are refused."""
+    if bool(found.values.isinf().any()):
+        row, column = found.values.isinf().nonzero()[0].tolist()
+        raise ValueError(
+            f"{found.name}: {found.label(row)} has an infinite number in column {found.columns[column]!r}; "
+            "correct it, or leave the cell empty"
+        )
+    values = found.values
+    for number in missing:
+        values = torch.where(values == number, torch.nan, values)
+    return replace(found, values=values)
+
+
+def as_series(data: Any, date: str | None = None) -> Series:
+    """A `Series` from what a user has.
+
+    Arguments:
+        data: a Series, the path of a CSV file, a pandas data frame (its dates in the index or in a column),
+            or an array (n,) or (n, C).
+        date: the column of dates, if it has another name than "date".
+    """
+    if isinstance(data, Series):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return read_series(data, date=date)
+    if hasattr(data, "columns") and hasattr(data, "index"):
+        return _of_frame(data, date)
+    if isinstance(data, Tensor):
+        data = data.detach().cpu().numpy()
+    try:
+        values = np.array(data, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"series are a data frame, an array of numbers, a CSV file or a Series; got {type(data).__name__}"
+        ) from None
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"an array of series has the shape (rows, columns); got {values.shape}")
+    columns = tuple(str(i) for i in range(values.shape[1]))
+    return _with_missing(Series(torch.from_numpy(values), columns, name="the array"), ())
+
+
+def _of_frame(frame: Any, date: str | None) -> Series:
+    """From a pandas data frame, which is not imported here."""
+    what = "the data frame"
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what} has two columns of one name; rename one of them")
+    dates: Dates | None = None
+    if date is None and np.issubdtype(frame.index.dtype, np.datetime64):
+        found = frame.index
+    else:
+        chosen = date if date is not None else next((n for n in names if n.lower() == "date"), None)
+        if chosen is not None and chosen not in names:
+            raise unknown_name(f"column of {what}", chosen, names)
+        found = None if chosen is None else frame.iloc[:, names.index(chosen)]
+        names = [name for name in names if name != chosen]
+    if found is not None:
+        raw = np.asarray(found)
+        if np.issubdtype(raw.dtype, np.datetime64):
+            dates = raw.astype("datetime64[s]")
+            if bool(np.isnat(dates).any()):
+                raise ValueError(f"{what} has no date in row {int(np.isnat(dates).argmax()) + 1}; correct it")
+        else:
+            dates = parse_dates([str(text) for text in raw], None, f"{what}, its column of dates")
+    if not names:
+        raise ValueError(f"{what} has no column of numbers")
+    values = np.empty((len(frame), len(names)))
+    own = [str(name) for name in frame.columns]
+    for i, name in enumerate(names):
+        cells = frame.iloc[:, own.index(name)]
+        try:
+            values[:, i] = np.asarray(cells, dtype=np.float64)
+        except (TypeError, ValueError):
+            values[:, i] = [_number(str(cell), row, name, what) for row, cell in enumerate(cells)]
+    return _with_missing(Series(torch.from_numpy(values), tuple(names), dates, what), ())
