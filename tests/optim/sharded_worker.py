@@ -1,6 +1,6 @@
 """One of several processes that train a sharded network, beside the same network held whole.
 
-    python sharded_worker.py RANK PROCESSES FOLDER TASK
+    python sharded_worker.py RANK PROCESSES FOLDER MEETING_FILE
 
 Every process also trains the whole network with the joined batch, so that each can compare its part.
 `launch` starts the processes and returns what the first of them found.
@@ -9,9 +9,14 @@ Every process also trains the whole network with the joined batch, so that each 
 from __future__ import annotations
 
 import copy
+import faulthandler
 import json
+import logging
+import os
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +24,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -53,12 +60,15 @@ class Convolutional(nn.Module):
 
 
 class Language(nn.Module):
-    """A transformer block between tied embeddings."""
+    """A transformer block between tied embeddings.
+
+    It has no biases: the gradient of a key's bias is zero but for rounding, and Adam's step has its sign.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(11, 4)
-        self.block = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, bias=False)
         self.head = nn.Linear(4, 11, bias=False)
         self.head.weight = self.embedding.weight
 
@@ -74,6 +84,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], list[str]]] =
     # how it is made, the layers that are tensor parallel, the layers that are sharded by themselves
     "mlp": (mlp, {"0": ColwiseParallel(), "2": RowwiseParallel()}, ["0"]),
     "conv": (Convolutional, {"head": ColwiseParallel(output_layouts=Replicate())}, ["conv"]),
+    "conv training": (Convolutional, {}, []),
     "language": (
         Language,
         {"block.linear1": ColwiseParallel(), "block.linear2": RowwiseParallel()},
@@ -85,7 +96,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], list[str]]] =
 def made(network: str, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
     model = NETWORKS[network][0]().to(dtype)
-    if network == "conv":
+    if network == "conv":  # frozen in every respect, as `fit` does it
         model.norm.eval()  # type: ignore[operator]
     return model
 
@@ -95,7 +106,7 @@ def batch(network: str, dtype: torch.dtype, step: int) -> tuple[Tensor, Tensor]:
     if network == "language":
         x = torch.randint(0, 11, (ROWS, 3), generator=rng)
         return x, torch.randint(0, 11, (ROWS, 3), generator=rng)
-    shape = (ROWS, 1, 5, 5) if network == "conv" else (ROWS, 5)
+    shape = (ROWS, 1, 5, 5) if "conv" in network else (ROWS, 5)
     return torch.randn(*shape, generator=rng).to(dtype), torch.randint(0, 3, (ROWS,), generator=rng)
 
 
@@ -143,6 +154,8 @@ def steps(
     clip: float | None = None,
     spoilt: int | None = None,
     apart: int = 1,
+    evaluating: bool = False,
+    late_sync: bool = False,
 ) -> None:
     """Train; the batch of step `spoilt` gives an infinite gradient in one position.
 
@@ -150,6 +163,8 @@ def steps(
         parts: backward calls per block.
         clip: largest norm of the gradient.
         apart: parts of a batch whose losses are computed apart and averaged, as several processes do.
+        evaluating: run the network after every step too, which leaves FSDP2's root gathered.
+        late_sync: let FSDP2 reduce gradients in the last backward call of a block only.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     for step in range(first, first + count):
@@ -157,7 +172,9 @@ def steps(
         x, y = x.chunk(part[1])[part[0]], y.chunk(part[1])[part[0]]
         for _ in range(opt.least_draws):
             with opt.sample():
-                for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
+                for number, (xs, ys) in enumerate(zip(x.chunk(parts), y.chunk(parts), strict=True)):
+                    if late_sync and hasattr(model, "set_requires_gradient_sync"):
+                        model.set_requires_gradient_sync(number == parts - 1)
                     pieces = zip(xs.chunk(apart), ys.chunk(apart), strict=True)
                     losses = [loss_of(model, a, b) for a, b in pieces]
                     (torch.stack(losses).mean() if apart > 1 else losses[0]).backward()
@@ -167,6 +184,9 @@ def steps(
                 nn.utils.clip_grad_norm_(parameters, clip)
         opt.step()
         opt.zero_grad()
+        if evaluating:
+            with torch.no_grad():
+                model(x)
 
 
 def spoil(weight: Tensor) -> None:
@@ -203,7 +223,7 @@ def compared(
     opt = OPTIMIZERS[kind](model.named_parameters(), 50, **(options or {}))
     reference = OPTIMIZERS[kind](alone.named_parameters(), 50, **(options or {}))
     steps(opt, wrapped, network, precision, (rank, world), **more)
-    steps(reference, alone, network, precision, **more)
+    steps(reference, alone, network, precision, **{**more, "apart": world if more.get("apart") else 1})
     return difference(opt, reference)
 
 
@@ -212,13 +232,12 @@ def compared(
 
 def equality(cases: list[dict[str, Any]]) -> Any:
     """The difference in every case, or what was raised."""
-    found = {}
+    found: list[Any] = []
     for case in cases:
-        name = " ".join(str(v) for v in case.values())
         try:
-            found[name] = compared(**copy.deepcopy(case))
+            found.append(compared(**copy.deepcopy(case)))
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-            found[name] = f"{type(error).__name__}: {error}"
+            found.append(f"{type(error).__name__}: {error}")
         dist.barrier()
     return found
 
@@ -226,19 +245,21 @@ def equality(cases: list[dict[str, Any]]) -> Any:
 def positions() -> Any:
     """Whether noise is the same number at every position, in both kinds of stream."""
     found = {}
+    before = (noise_of.LARGE_NETWORK, noise_of.LARGE_TENSOR, engine.SMALL)
     for kind in ("generator", "counter"):
-        noise_of.LARGE_NETWORK, noise_of.LARGE_TENSOR = (10, 4) if kind == "counter" else (10**9, 10**9)
+        noise_of.LARGE_NETWORK, noise_of.LARGE_TENSOR = (10, 4) if kind == "counter" else before[:2]
         engine.SMALL = 4
         hows = ["fsdp", "hybrid", "tp", "tp only"] if dist.get_world_size() == 4 else ["fsdp"]
         for how in hows:
             model, alone = made("mlp", torch.float32), made("mlp", torch.float32)
             wrapped, rank, world = spread(model, "mlp", how)
-            opt = OPTIMIZERS["proximal"](model.parameters(), 50)
-            reference = OPTIMIZERS["proximal"](alone.parameters(), 50)
+            opt = OPTIMIZERS["proximal"](model.parameters(), 50, compiled=False)
+            reference = OPTIMIZERS["proximal"](alone.parameters(), 50, compiled=False)
             steps(opt, wrapped, "mlp", torch.float32, (rank, world), count=1)
             steps(reference, alone, "mlp", torch.float32, count=1)
             rows = [numbers_of(each, m) for each, m in ((opt, model), (reference, alone))]
             found[f"{kind} {how}"] = all(torch.equal(a, b) for a, b in zip(*rows, strict=True))
+    noise_of.LARGE_NETWORK, noise_of.LARGE_TENSOR, engine.SMALL = before
     return found
 
 
@@ -249,37 +270,242 @@ def numbers_of(opt: BayesianOptimizer, model: nn.Module) -> list[Tensor]:
         bucket.noise = None
         eps = noise_of.numbers(opt._noise(bucket, 7, 1), bucket.like)
         for member, part in zip(bucket.members, bucket.split(eps), strict=True):
-            found[member.number] = whole(sharded_like(part, member.weight))
-    return [found[i] for i in sorted(found)]
+            found[member.number] = sharded_like(part, member.weight)
+    return [whole(found[i]) for i in sorted(found)]  # the processes may have other buckets
 
 
-TASKS: dict[str, Callable[..., Any]] = {"equality": equality, "positions": positions}
+def predictions(folder: str, kind: str = "proximal") -> Any:
+    """Predictions of a sharded posterior beside those of the whole one, and of its file."""
+    network, dtype = "mlp", torch.float64
+    model, alone = made(network, dtype), made(network, dtype)
+    wrapped, rank, world = spread(model, network, "fsdp")
+    opt = OPTIMIZERS[kind](model.parameters(), 50)
+    reference = OPTIMIZERS[kind](alone.parameters(), 50)
+    steps(opt, wrapped, network, dtype, (rank, world), count=4, evaluating=True)
+    steps(reference, alone, network, dtype, count=4)
+    x, _ = batch(network, dtype, 99)
+    expected = reference.posterior(alone).predict(x, draws=5).probs
+    found: dict[str, Any] = {}
+
+    def off(posterior: Posterior) -> float:
+        return float((posterior.predict(x, draws=5).probs - expected).abs().max())
+
+    posterior = opt.posterior(wrapped)
+    full, DTensor.full_tensor = DTensor.full_tensor, None
+    found["prediction"] = off(posterior)
+    DTensor.full_tensor = full
+    with torch.no_grad():
+        found["mean afterwards"] = float((wrapped(x) - alone(x)).abs().max())
+        with posterior.sample_(3) as drawn, reference.posterior(alone).sample_(3) as other:
+            found["one draw"] = float((drawn(x) - other(x)).abs().max())
+    path = Path(folder) / f"{kind}.safetensors"
+    posterior.save(path)
+    found["file, whole"] = off(Posterior.load(path, made(network, dtype)))
+    again = spread(made(network, dtype), network, "fsdp")[0]
+    found["file, sharded"] = off(Posterior.load(path, again))
+    found["sharded state"] = all(
+        value.placements == p.placements
+        for p, row in zip(model.parameters(), opt.state_dict()["state"].values(), strict=True)
+        for name, value in row.items()
+        if name not in ("statistics", "path")
+    )
+    return found
+
+
+def low_precision() -> Any:
+    """The state's precision under a mixed precision policy, and the difference from the whole network."""
+    model = made("mlp", torch.float32)
+    wrapped, rank, world = spread(model, "mlp", "bfloat16")
+    opt = OPTIMIZERS["proximal"](model.parameters(), 50)
+    steps(opt, wrapped, "mlp", torch.float32, (rank, world))
+    rows = opt.state_dict()["state"].values()
+    kinds = sorted({str(v.dtype) for row in rows for name, v in row.items() if name != "statistics"})
+    return {"kinds": kinds, "difference": compared("mlp", "proximal", "bfloat16", "float32")}
+
+
+def mistakes() -> Any:
+    """What each of two processes is told."""
+    found = {}
+    cases: dict[str, Any] = {
+        "seeds": {"seed": dist.get_rank()},
+        "options": {"temperature": 1.0 + dist.get_rank()},
+    }
+    for name, options in cases.items():
+        model = made("mlp", torch.float32)
+        wrapped, rank, world = spread(model, "mlp", "fsdp")
+        opt = OPTIMIZERS["proximal"](model.parameters(), 50, **options)
+        try:
+            steps(opt, wrapped, "mlp", torch.float32, (rank, world), count=1)
+        except ValueError as error:
+            found[name] = str(error)
+    model = made("mlp", torch.float32)
+    wrapped, rank, world = spread(model, "mlp", "fsdp")
+    opt = OPTIMIZERS["proximal"](model.parameters(), 50)
+    steps(opt, wrapped, "mlp", torch.float32, (rank, world), count=1)
+    damaged = opt.state_dict()
+    if rank:
+        local(damaged["state"][0]["second"]).fill_(-1.0)
+    try:
+        opt.load_state_dict(damaged)
+    except (ValueError, RuntimeError) as error:
+        found["damage"] = str(error)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, found)
+    return everyone
+
+
+def messages() -> Any:
+    """What is sent in a step beyond what FSDP2 sends for AdamW: the calls and the bytes."""
+    sent: list[int] = []
+    reduce = dist.all_reduce
+
+    def counting(values: Tensor, *args: Any, **named: Any) -> Any:
+        sent.append(values.numel() * values.element_size())
+        return reduce(values, *args, **named)
+
+    found = {}
+    for kind in OPTIMIZERS:
+        model = made("language", torch.float32)
+        wrapped, rank, world = spread(model, "language", "fsdp")
+        more = {} if kind in ("proximal", "psgld") else {"lr": 1e-3}  # no watch for steep losses
+        opt = OPTIMIZERS[kind](model.parameters(), 50, **more)
+        steps(opt, wrapped, "language", torch.float32, (rank, world), count=12)
+        sent.clear()
+        dist.all_reduce = counting
+        steps(opt, wrapped, "language", torch.float32, (rank, world), first=12, count=2)
+        dist.all_reduce = reduce
+        found[kind] = [len(sent) / 2, sum(sent) / 2]
+    return found
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------
+
+
+def trained(kind: str, how: str, seed: int = 0) -> tuple[nn.Module, BayesianOptimizer, tuple[int, int]]:
+    model = made("mlp", torch.float32)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(seed)
+    wrapped, rank, world = (model, 0, 1) if how == "whole" else spread(model, "mlp", how)
+    return wrapped, OPTIMIZERS[kind](model.named_parameters(), 50), (rank, world)
+
+
+def everything(opt: BayesianOptimizer) -> dict[str, Any]:
+    """An optimizer's state, whole."""
+    found = opt.state_dict()
+    state = {k: {n: whole(v).clone() for n, v in row.items()} for k, row in found["state"].items()}
+    apart = ("losses", "params", "param_names")
+    return {"state": state, "groups": [{k: v for k, v in g.items() if k not in apart} for g in found["param_groups"]]}
+
+
+def save(folder: str, kinds: list[str], how: str, later: bool = False) -> Any:
+    """Train, save with torch.distributed.checkpoint, and write what was saved for comparison."""
+    for kind in kinds:
+        model, opt, part = trained(kind, how)
+        steps(opt, model, "mlp", torch.float32, part, count=5)
+        weights, state = get_state_dict(model, opt)
+        at = Path(folder) / kind
+        if later:
+            saving = dcp.async_save({"weights": weights, "state": state}, checkpoint_id=at)
+            expected = everything(opt)
+            steps(opt, model, "mlp", torch.float32, part, first=5, count=2)
+            saving.result()
+        else:
+            dcp.save({"weights": weights, "state": state}, checkpoint_id=at)
+            expected = everything(opt)
+        if dist.get_rank() == 0:
+            torch.save(expected, Path(folder) / f"{kind}.pt")
+    return None
+
+
+def load(folder: str, kinds: list[str], how: str) -> Any:
+    """Load into a fresh optimizer of another network: whether it is what was saved, bitwise."""
+    found = {}
+    for kind in kinds:
+        model, opt, part = trained(kind, how, seed=1)
+        weights, state = get_state_dict(model, opt)
+        box = {"weights": weights, "state": state}
+        dcp.load(box, checkpoint_id=Path(folder) / kind)
+        set_state_dict(model, opt, model_state_dict=box["weights"], optim_state_dict=box["state"])
+        expected, here = torch.load(Path(folder) / f"{kind}.pt", weights_only=True), everything(opt)
+        same = [
+            torch.equal(here["state"][k][n], v) for k, row in expected["state"].items() for n, v in row.items()
+        ]
+        steps(opt, model, "mlp", torch.float32, part, first=5, count=1)
+        groups = [{**g, "network": tuple(g.get("network", ()))} for g in expected["groups"]]
+        mine = [{**g, "network": tuple(g.get("network", ()))} for g in here["groups"]]
+        found[kind] = all(same) and groups == mine
+    return found
+
+
+def resumed(folder: str, killed_at: int | None) -> Any:
+    """Train 8 steps with a checkpoint after every second, from the last that is complete."""
+    at = Path(folder)
+    model, opt, part = trained("proximal", "fsdp")
+    done = max((int(p.parent.name) for p in at.glob("*/.metadata")), default=0)
+    if done:
+        weights, state = get_state_dict(model, opt)
+        box = {"weights": weights, "state": state}
+        dcp.load(box, checkpoint_id=at / str(done))
+        set_state_dict(model, opt, model_state_dict=box["weights"], optim_state_dict=box["state"])
+    dist.barrier()  # nobody writes before all have looked
+    for step in range(done, 8):
+        steps(opt, model, "mlp", torch.float32, part, first=step, count=1)
+        if step + 1 == killed_at and part[0] == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step % 2:
+            weights, state = get_state_dict(model, opt)
+            dcp.save({"weights": weights, "state": state}, checkpoint_id=at / str(step + 1))
+    result = everything(opt)
+    if dist.get_rank() == 0:
+        torch.save(result, at / "result.pt")
+    return done
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task
+    for task in (equality, positions, predictions, low_precision, mistakes, messages, save, load, resumed)
+}
 
 
 # -- processes -------------------------------------------------------------------------------------------
 
 
-def launch(task: str, folder: Path, processes: int, **arguments: Any) -> Any:
-    """Run a task on so many processes; returns what the first one found."""
+def launch(folder: Path, processes: int, *tasks: tuple[str, dict[str, Any]], killed: bool = False) -> list[Any]:
+    """Run tasks on so many processes; returns what the first of these found in each.
+
+    Arguments:
+        killed: one of the processes will be killed; then the others are, and nothing is found.
+    """
     folder.mkdir(exist_ok=True)
-    (folder / "arguments.json").write_text(json.dumps(arguments))
+    meet = folder / f"meet{len(list(folder.glob('meet*')))}"
+    (folder / "tasks.json").write_text(json.dumps(tasks))
     command = [sys.executable, str(Path(__file__))]
-    tails = [[str(rank), str(processes), str(folder), task] for rank in range(processes)]
-    workers = [subprocess.Popen([*command, *tail]) for tail in tails]
+    tails = [[str(rank), str(processes), str(folder), str(meet)] for rank in range(processes)]
+    workers = [subprocess.Popen([*command, *tail], stderr=subprocess.DEVNULL if killed else None) for tail in tails]
+    end = time.monotonic() + 900
     try:
-        assert [worker.wait(timeout=900) for worker in workers] == [0] * processes
+        while time.monotonic() < end:
+            codes = [worker.poll() for worker in workers]
+            if any(codes) or None not in codes:
+                break
+            time.sleep(0.1)
     finally:
         for worker in workers:
             worker.kill()
-    return json.loads((folder / "found.json").read_text())
+            worker.wait()
+    assert killed == any(codes), codes
+    return [] if killed else json.loads((folder / "found.json").read_text())
 
 
 def main() -> None:
-    rank, processes, folder, task = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    rank, processes, folder, meet = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    faulthandler.dump_traceback_later(int(os.environ.get("PATIENCE", "600")), exit=True)
+    logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=processes)
-    found = TASKS[task](**json.loads((folder / "arguments.json").read_text()))
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=processes)
+    found = [TASKS[task](**named) for task, named in json.loads((folder / "tasks.json").read_text())]
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
     dist.barrier()

@@ -115,7 +115,7 @@ def _is_counted(mesh: Any, placements: Sequence[Any]) -> bool:
     if not len(first):
         return False
     triples = zip(placements, first[0].tolist(), here, strict=True)
-    return all(a == b for placement, a, b in triples if not placement.is_shard())
+    return all(a == b for placement, a, b in triples if not hasattr(placement, "dim"))
 
 
 def part_like(value: Tensor, weight: Tensor, leading: int = 0) -> Tensor:
