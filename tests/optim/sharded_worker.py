@@ -43,6 +43,7 @@ from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.shards import local, sharded_like, whole
 
+PATIENCE = 1800  # seconds after which processes are taken to wait for each other
 ROWS = 12  # of the joined batch: divisible by 1, 2, 3 and 4
 
 
@@ -406,7 +407,10 @@ def save(folder: str, kinds: list[str], how: str, later: bool = False) -> Any:
         weights, state = get_state_dict(model, opt)
         at = Path(folder) / kind
         if later:
-            saving = dcp.async_save({"weights": weights, "state": state}, checkpoint_id=at)
+            own = dist.new_group(backend="gloo")  # it sends messages while training goes on
+            saving = dcp.async_save(
+                {"weights": weights, "state": state}, checkpoint_id=at, process_group=own
+            )
             expected = everything(opt)
             steps(opt, model, "mlp", torch.float32, part, first=5, count=2)
             saving.result()
@@ -483,7 +487,7 @@ def launch(folder: Path, processes: int, *tasks: tuple[str, dict[str, Any]], kil
     command = [sys.executable, str(Path(__file__))]
     tails = [[str(rank), str(processes), str(folder), str(meet)] for rank in range(processes)]
     workers = [subprocess.Popen([*command, *tail], stderr=subprocess.DEVNULL if killed else None) for tail in tails]
-    end = time.monotonic() + 900
+    end = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < end:
             codes = [worker.poll() for worker in workers]
@@ -500,7 +504,7 @@ def launch(folder: Path, processes: int, *tasks: tuple[str, dict[str, Any]], kil
 
 def main() -> None:
     rank, processes, folder, meet = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-    faulthandler.dump_traceback_later(int(os.environ.get("PATIENCE", "600")), exit=True)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -43,7 +43,7 @@ MANY = {
     for how in ("ddp", "fsdp", "offload", "hybrid", "tp", "tp only")
     for kind in OPTIMIZERS
     for dtype in ("float64", "float32")
-    if dtype == "float64" or kind == "proximal"
+    if kind == "proximal" or (dtype == "float64" and how in ("fsdp", "tp"))
 }
 
 

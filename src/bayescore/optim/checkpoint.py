@@ -155,11 +155,13 @@ def restored_tensors(
 def as_sharded(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
     """The state of a sharded weight as a checkpoint has it: tensors that are sharded like the weight.
 
-    Statistics of the whole tensor are the same on all processes.
+    Statistics of the whole tensor are the same on all processes. A part that does not begin its memory, in a
+    bucket, is copied: torch's asynchronous checkpoints cannot read a DTensor of such a part.
     """
+    parts = {key: value.clone() if value.storage_offset() else value for key, value in state.items()}
     return {
-        key: value if key == "statistics" else sharded_like(value, weight, leading(key))
-        for key, value in state.items()
+        key: part if key == "statistics" else sharded_like(part, weight, leading(key))
+        for key, part in parts.items()
     }
 
 
