@@ -33,12 +33,14 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
 from small_networks import OPTIMIZERS
 
 import bayescore.optim.engine as engine
 import bayescore.optim.noise as noise_of
+from bayescore.nn import fit
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.shards import local, sharded_like, whole
@@ -215,7 +217,12 @@ def difference(one: BayesianOptimizer, two: BayesianOptimizer) -> float:
 
 
 def compared(
-    network: str, kind: str, how: str, dtype: str = "float64", options: dict[str, Any] | None = None, **more: Any
+    network: str,
+    kind: str,
+    how: str,
+    dtype: str = "float64",
+    options: dict[str, Any] | None = None,
+    **more: Any,
 ) -> float:
     """The difference between a sharded run and a whole one."""
     precision = getattr(torch, dtype)
@@ -379,6 +386,34 @@ def messages() -> Any:
     return found
 
 
+def fitting(folder: str) -> Any:
+    """`fit` on whole and on sharded weights, beside one process with the joined batches."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 5, generator=rng, dtype=torch.float64)
+    data = TensorDataset(x, x[:, :3] + 0.1 * torch.randn(24, 3, generator=rng, dtype=torch.float64))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sampler: Any = DistributedSampler(data, world, rank, shuffle=False)
+    shared = DataLoader(data, batch_size=12 // world, sampler=sampler)
+    joined = [data[i : i + 12] for i in (0, 12)]
+    options = {"epochs": 3, "num_data": 24, "validation": joined}
+    alone = fit(made("mlp", torch.float64), joined, "gaussian", **options)
+    found = {}
+    for how in ("ddp", "fsdp"):
+        for times in ("first", "again, from its checkpoint"):
+            model = spread(made("mlp", torch.float64), "mlp", how)[0]
+            run = fit(model, shared, "gaussian", checkpoint=f"{folder}/{how}.safetensors", **options)
+            rows = zip(run.history, alone.history, strict=True)
+            names = ("loss", "validation_nll")
+            off = [abs(a[name] - b[name]) for a, b in rows for name in names]
+            means = zip(run.posterior.mean.values(), alone.posterior.mean.values(), strict=True)
+            found[f"{how} {times}"] = max(*off, *(float((whole(a) - b).abs().max()) for a, b in means))
+    try:
+        fit(made("mlp", torch.float64), DataLoader(data, batch_size=6), "gaussian")
+    except ValueError as error:
+        found["same batches"] = str(error)
+    return found
+
+
 # -- checkpoints -----------------------------------------------------------------------------------------
 
 
@@ -396,7 +431,10 @@ def everything(opt: BayesianOptimizer) -> dict[str, Any]:
     found = opt.state_dict()
     state = {k: {n: whole(v).clone() for n, v in row.items()} for k, row in found["state"].items()}
     apart = ("losses", "params", "param_names")
-    return {"state": state, "groups": [{k: v for k, v in g.items() if k not in apart} for g in found["param_groups"]]}
+    return {
+        "state": state,
+        "groups": [{k: v for k, v in g.items() if k not in apart} for g in found["param_groups"]],
+    }
 
 
 def save(folder: str, kinds: list[str], how: str, later: bool = False) -> Any:
@@ -408,9 +446,7 @@ def save(folder: str, kinds: list[str], how: str, later: bool = False) -> Any:
         at = Path(folder) / kind
         if later:
             own = dist.new_group(backend="gloo")  # it sends messages while training goes on
-            saving = dcp.async_save(
-                {"weights": weights, "state": state}, checkpoint_id=at, process_group=own
-            )
+            saving = dcp.async_save({"weights": weights, "state": state}, checkpoint_id=at, process_group=own)
             expected = everything(opt)
             steps(opt, model, "mlp", torch.float32, part, first=5, count=2)
             saving.result()
@@ -433,7 +469,9 @@ def load(folder: str, kinds: list[str], how: str) -> Any:
         set_state_dict(model, opt, model_state_dict=box["weights"], optim_state_dict=box["state"])
         expected, here = torch.load(Path(folder) / f"{kind}.pt", weights_only=True), everything(opt)
         same = [
-            torch.equal(here["state"][k][n], v) for k, row in expected["state"].items() for n, v in row.items()
+            torch.equal(here["state"][k][n], v)
+            for k, row in expected["state"].items()
+            for n, v in row.items()
         ]
         steps(opt, model, "mlp", torch.float32, part, first=5, count=1)
         groups = [{**g, "network": tuple(g.get("network", ()))} for g in expected["groups"]]
@@ -468,14 +506,27 @@ def resumed(folder: str, killed_at: int | None) -> Any:
 
 TASKS: dict[str, Callable[..., Any]] = {
     task.__name__: task
-    for task in (equality, positions, predictions, low_precision, mistakes, messages, save, load, resumed)
+    for task in (
+        equality,
+        positions,
+        predictions,
+        low_precision,
+        mistakes,
+        messages,
+        fitting,
+        save,
+        load,
+        resumed,
+    )
 }
 
 
 # -- processes -------------------------------------------------------------------------------------------
 
 
-def launch(folder: Path, processes: int, *tasks: tuple[str, dict[str, Any]], killed: bool = False) -> list[Any]:
+def launch(
+    folder: Path, processes: int, *tasks: tuple[str, dict[str, Any]], killed: bool = False
+) -> list[Any]:
     """Run tasks on so many processes; returns what the first of these found in each.
 
     Arguments:
@@ -486,7 +537,9 @@ def launch(folder: Path, processes: int, *tasks: tuple[str, dict[str, Any]], kil
     (folder / "tasks.json").write_text(json.dumps(tasks))
     command = [sys.executable, str(Path(__file__))]
     tails = [[str(rank), str(processes), str(folder), str(meet)] for rank in range(processes)]
-    workers = [subprocess.Popen([*command, *tail], stderr=subprocess.DEVNULL if killed else None) for tail in tails]
+    workers = [
+        subprocess.Popen([*command, *tail], stderr=subprocess.DEVNULL if killed else None) for tail in tails
+    ]
     end = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < end:

@@ -61,7 +61,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "precision": ("low_precision", {}),
         "mistakes": ("mistakes", {}),
         "messages": ("messages", {}),
-        "save": ("save", {"folder": str(folder / "saved"), "kinds": ["proximal"], "how": "fsdp", "later": True}),
+        "fit": ("fitting", {"folder": str(folder)}),
+        "save": (
+            "save",
+            {"folder": str(folder / "saved"), "kinds": ["proximal"], "how": "fsdp", "later": True},
+        ),
         "load": ("load", {"folder": str(folder / "saved"), "kinds": ["proximal"], "how": "whole"}),
     }
     found = dict(zip(tasks, launch(folder, 2, *tasks.values()), strict=True))
@@ -111,13 +115,21 @@ def test_a_step_sends_two_small_messages_at_most(two: dict[str, Any]) -> None:
         assert size < 1000
 
 
+def test_fit_of_two_processes_is_that_of_one_with_the_joined_batches(two: dict[str, Any]) -> None:
+    assert "DistributedSampler" in two["fit"].pop("same batches")
+    assert len(two["fit"]) == 4
+    assert max(two["fit"].values()) < 1e-10, two["fit"]
+
+
 def test_an_asynchronous_checkpoint_of_two_processes_loads_into_a_whole_network(two: dict[str, Any]) -> None:
     assert two["load"] == {"proximal": True}
 
 
 @pytest.mark.slow
 def test_four_processes_equal_one_for_every_network_optimizer_and_wrapper(tmp_path: Path) -> None:
-    differences, positions = launch(tmp_path, 4, ("equality", {"cases": list(MANY.values())}), ("positions", {}))
+    differences, positions = launch(
+        tmp_path, 4, ("equality", {"cases": list(MANY.values())}), ("positions", {})
+    )
     for (name, asked), difference in zip(MANY.items(), differences, strict=True):
         assert isinstance(difference, float), (name, difference)
         assert difference < TOLERANCE[asked["dtype"]], name

@@ -707,7 +707,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
             parts = [g for m in members if (g := m.gradient) is not None]
             parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
         wrong = scale is None or not finite(parts)
-        if wrong if self._processes is None else self._processes.any(wrong):
+        if self._processes is not None:
+            wrong = self._processes.any(wrong)
+        if wrong or scale is None:
             self._skip()
             return False
         if draws > 1:

@@ -6,11 +6,10 @@ starts equal. What makes it differ is therefore refused, compared once before th
 other options, other parameters or another number of updates.
 
 **Sharded weights** (`fully_shard`, tensor parallel: DTensors). Every process draws and updates its own parts;
-noise belongs to positions in whole tensors (posteriors/shards.py). Two small messages are sent in a step, both
-to all processes: before the update, whether any part of the gradient is not finite, one number; after it, the
-totals of a rule's terms, a few numbers per tensor. If several processes hold the same part, that of the
-lowest rank's copy is counted. Nobody holds a weight of which no process is asked: the sizes of the parts are
-added up once, before the first draw.
+noise belongs to positions in whole tensors (posteriors/shards.py). Two small messages are sent in a step,
+both to all processes: before the update, whether any part of the gradient is not finite, one number; after
+it, the totals of a rule's terms, a few numbers per tensor. If several processes hold the same part, one of
+them is counted. Before the first draw the sizes of the counted parts are added up: they must give the whole.
 """
 
 from __future__ import annotations

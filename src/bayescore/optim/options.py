@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any, TypedDict
 
-import torch
 from torch import Tensor
 
 from bayescore.checks import check_count

@@ -41,7 +41,7 @@ def is_steep(
     if not watched:
         return False
     weights = [m.weight.detach() for m in watched]
-    gradients = [m.state["sum_g"] if "sum_g" in m.state else m.gradient for m in watched]
+    gradients: list[Any] = [m.state.get("sum_g", m.gradient) for m in watched]
     rates = [stride(m.group) / divisor for m in watched]
     step = math.hypot(*(rate * norm for rate, norm in zip(rates, norms(weights, gradients), strict=True)))
     least = math.sqrt(min(FEW, sum(m.weight.numel() for m in watched)))

@@ -50,7 +50,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def local_gradient(weight: Tensor) -> Tensor | None:
     """The part of a weight's gradient that belongs to the part of the weight."""
-    g = weight.grad
+    g: Any = weight.grad
     if g is None or not is_sharded(g):
         return g
     if g.placements != weight.placements:  # type: ignore[attr-defined]
@@ -99,8 +99,8 @@ def part_of(weight: Tensor) -> Part | None:
         )
     if math.prod(sizes) and len([dim for dim in cut if dim]) > 1:
         raise TypeError(
-            f"a parameter of the shape {shape} is cut along its dimensions {cut}; cut it along one dimension, "
-            "or along the first and one other"
+            f"a parameter of the shape {shape} is cut along dimensions {cut}; cut it along one of them, or "
+            "along the first and one other"
         )
     at = max(cut, default=0)
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
