@@ -71,8 +71,9 @@ def run_plans(
 ) -> Tally:
     """Execute the runs that are not yet recorded in `out`, on `jobs` processes (default: all cores).
 
-    The processes are those of this machine, or of another `pool` (engine/on_ray.py). `watch` is called with the tally after every run. Raises OSError if the folder cannot be written or the
-    disk is full; the records until then are safe.
+    The processes are those of this machine, or of another `pool` (engine/on_ray.py). `watch` is called with
+    the tally after every run. Raises OSError if the folder cannot be written or the disk is full; the records
+    until then are safe.
     """
     if pool is not None:
         return _Session(plans, out).run(jobs, watch, pool)

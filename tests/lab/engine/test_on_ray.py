@@ -90,5 +90,5 @@ def test_fits_on_a_cluster_are_those_of_this_process() -> None:
 
 
 def test_engines_are_named() -> None:
-    with pytest.raises(ValueError, match="no engine called .spark."):
+    with pytest.raises(ValueError, match="no engine called 'spark'"):
         bs.fit_many(bs.targets.Gaussian.random(dim=3), seeds=[0], engine="spark")
