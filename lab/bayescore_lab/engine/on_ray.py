@@ -2,9 +2,9 @@
 
 A group of runs is one Ray task with one core and one thread. If the worker that executes it is lost, Ray
 executes the group again on another one, up to three times; the outcomes of a group arrive when all of it is
-done, so that no run of it has been recorded by then. Nothing is kept on the cluster: if this process is killed,
-the same command continues from the records, as with the local pool. Every node needs the same packages and
-files.
+done, so that no run of it has been recorded by then. Nothing is kept on the cluster: if this process is
+killed, the same command continues from the records, as with the local pool. Every node needs the same
+packages and files.
 """
 
 from __future__ import annotations
