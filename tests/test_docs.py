@@ -56,6 +56,13 @@ def test_density_tutorial_runs_and_finds_what_it_says(run_page):
     assert page["stopped"].state.step < 1000
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")  # about one process, and about views
+def test_many_devices_page_runs_on_one_process(run_page):
+    page = run_page("docs/distributed.md")
+    assert page["probabilities"].shape == (10, 2)
+    assert page["again"].param_groups[0]["updates"] == page["opt"].param_groups[0]["updates"] == 4
+
+
 def test_noisy_tutorial_runs_and_finds_what_it_says(run_page):
     page = run_page("docs/tutorials/noisy.md")
     assert page["reference"].elbo.value > page["default"].elbo.value > page["steady"].elbo.value

@@ -6,14 +6,17 @@ What runs, draws or measures is imported when a command runs: help and `reproduc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from bayescore.checks import unknown_name
 from bayescore_lab.bench.commands import app as bench
 from bayescore_lab.engine.declare import Experiment, find_experiments
+from bayescore_lab.engine.on_ray import work_on_ray
 from bayescore_lab.engine.plans import Plan, check_jobs, listed, pick, plan
 from bayescore_lab.engine.terminal import Terminal, show_progress, tally_text
 
@@ -45,6 +48,12 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
         jobs: Annotated[
             int | None, typer.Option(help="Processes, one thread each; all cores unless given.")
         ] = None,
+        engine: Annotated[
+            str, typer.Option(help="Where runs are executed: local, on this machine, or ray, on a cluster.")
+        ] = "local",
+        address: Annotated[
+            str | None, typer.Option(help="Of a Ray cluster; one of this machine's cores unless given.")
+        ] = None,
         out: Annotated[Path, _OUT] = Path("results"),
     ) -> None:
         """Make tables and figures of the paper again; what was stopped continues where it was."""
@@ -58,11 +67,16 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
                 plan(one, profile, seeds, None if methods is None else listed(methods, one.methods))
                 for one in chosen
             ]
-            if jobs is not None:
+            if engine not in ("local", "ray"):
+                raise unknown_name("engine", engine, ("local", "ray"))
+            if address is not None and engine != "ray":
+                raise ValueError("an address is that of a Ray cluster; give --engine ray with it")
+            if jobs is not None and address is None:
                 check_jobs(jobs)
         except ValueError as problem:
             raise typer.BadParameter(str(problem)) from problem
-        raise typer.Exit(_reproduce(plans, out, jobs))
+        pool = partial(work_on_ray, address=address) if engine == "ray" else None
+        raise typer.Exit(_reproduce(plans, out, jobs, pool))
 
     @app.command()
     def report(out: Annotated[Path, _OUT] = Path("results")) -> None:
@@ -77,7 +91,7 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
             raise typer.Exit(1) from problem
 
 
-def _reproduce(plans: Sequence[Plan], out: Path, jobs: int | None) -> int:
+def _reproduce(plans: Sequence[Plan], out: Path, jobs: int | None, pool: Any) -> int:
     """Run, draw and show; the exit code is 0 where every run is finished."""
     terminal = Terminal()
     missing = [name for name in ("matplotlib", "scipy") if find_spec(name) is None]
@@ -92,7 +106,7 @@ def _reproduce(plans: Sequence[Plan], out: Path, jobs: int | None) -> int:
     try:
         with show_progress(terminal.errors) as progress:
             try:
-                tally = run_plans(plans, out, jobs, progress)
+                tally = run_plans(plans, out, jobs, progress, pool)
             finally:
                 state = tally_text(progress.last) if progress.last else state
         for one in plans:
@@ -106,7 +120,7 @@ def _reproduce(plans: Sequence[Plan], out: Path, jobs: int | None) -> int:
     except KeyboardInterrupt:
         terminal.complain(f"stopped: {state}; they are kept in {out}, and the same command continues there")
         return _INTERRUPTED
-    except OSError as problem:
+    except (ModuleNotFoundError, OSError) as problem:
         terminal.complain(problem)
         return 1
     if tally.failures:

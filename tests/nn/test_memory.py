@@ -150,3 +150,16 @@ def test_forecast_is_within_15_percent_of_the_measured_peak(method):
     )
     forecast, measured = json.loads(done.stdout)
     assert forecast == pytest.approx(measured, rel=0.15)
+
+
+def test_shards_divide_weights_state_and_gradient_and_gather_layers() -> None:
+    model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300), nn.Linear(300, 10))
+    layers = [model[0], model[1]]
+    one, four = (
+        bs.nn.memory_estimate(model, "proximal", (8, 300), shards=n, layers=layers if n > 1 else ())
+        for n in (1, 4)
+    )
+    for part in ("weights", "state", "gradient"):
+        assert getattr(four, part) == pytest.approx(getattr(one, part) / 4, rel=1e-3)
+    layer, root = 4 * (300 * 300 + 300), 4 * (300 * 10 + 10)
+    assert (one.gathered, four.gathered) == (0, 2 * layer + root)

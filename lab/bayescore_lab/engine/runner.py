@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,9 @@ from bayescore_lab.engine.records import Record, RecordStore, prepare_folder
 from bayescore_lab.engine.workers import Event, Task, work
 
 __all__ = ["Failure", "Tally", "run_plans"]
+
+#: executes tasks, as `workers.work` does
+Pool = Callable[[Callable[[], Task | None], Any], Generator[Event, None, None]]
 
 _log = logging.getLogger(__name__)
 
@@ -64,15 +67,19 @@ def run_plans(
     out: Path,
     jobs: int | None = None,
     watch: Callable[[Tally], None] = lambda _: None,
+    pool: Pool | None = None,
 ) -> Tally:
     """Execute the runs that are not yet recorded in `out`, on `jobs` processes (default: all cores).
 
-    `watch` is called with the tally after every run. Raises OSError if the folder cannot be written or the
-    disk is full; the records until then are safe.
+    The processes are those of this machine, or of another `pool` (engine/on_ray.py). `watch` is called with
+    the tally after every run. Raises OSError if the folder cannot be written or the disk is full; the records
+    until then are safe.
     """
+    if pool is not None:
+        return _Session(plans, out).run(jobs, watch, pool)
     count = provenance.usable_cores() if jobs is None else jobs
     check_jobs(count)
-    return _Session(plans, out).run(count, watch)
+    return _Session(plans, out).run(count, watch, work)
 
 
 class _Session:
@@ -105,9 +112,9 @@ class _Session:
         self.cost_done = 0.0
         self.cost = sum(map(_cost, self.queue))
 
-    def run(self, jobs: int, watch: Callable[[Tally], None]) -> Tally:
+    def run(self, jobs: Any, watch: Callable[[Tally], None], pool: Pool) -> Tally:
         watch(self.tally)
-        with closing(work(self._next, jobs)) as events:
+        with closing(pool(self._next, jobs)) as events:
             for event in events:
                 self._record(event)
                 watch(self.tally)

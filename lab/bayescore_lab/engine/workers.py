@@ -38,6 +38,7 @@ from bayescore_lab.engine.declare import Execute, Run, RunOutcome
 from bayescore_lab.engine.records import check_outcome, dumps, encode, loads, run_id
 
 __all__ = [
+    "ONE_THREAD",
     "Answer",
     "Answered",
     "Event",
@@ -48,11 +49,13 @@ __all__ = [
     "WorkerSilentError",
     "answer_requests",
     "ask_once",
+    "failure",
     "perform",
     "work",
 ]
 
-_ONE_THREAD = {
+#: what makes libraries of numbers compute with one thread
+ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -158,7 +161,7 @@ def work(next_task: Callable[[], Task | None], count: int) -> Generator[Event, N
                     events = worker.receive()
                 except OSError:
                     workers.remove(worker)
-                    events = worker.fail_rest(_failure(_how_it_ended(worker)))
+                    events = worker.fail_rest(failure(_how_it_ended(worker)))
                 yield from events
     finally:
         _stop(workers)
@@ -167,7 +170,7 @@ def work(next_task: Callable[[], Task | None], count: int) -> Generator[Event, N
 def _start() -> _PoolWorker:
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there,))
-    with _environment(_ONE_THREAD), _interrupts_ignored():
+    with _environment(ONE_THREAD), _interrupts_ignored():
         process.start()
     there.close()  # from here on, the end of the worker is the end of the pipe
     return _PoolWorker(process, here)
@@ -240,7 +243,7 @@ def _serve(pipe: Connection) -> None:
             try:
                 task = pickle.loads(data)
             except Exception as problem:  # whatever the experiment's module raises when it is imported here
-                pipe.send((None, _failure(problem)))
+                pipe.send((None, failure(problem)))
                 pipe.send(_END)
                 continue
             if "torch" in sys.modules:  # a later import reads OMP_NUM_THREADS
@@ -263,10 +266,10 @@ def perform(task: Task) -> Iterator[tuple[str, Fields]]:
                 yield from perform(Task(task.experiment, task.execute, {run: alone}))
             return
     for run in missing:
-        yield run, _failure(problem)
+        yield run, failure(problem)
 
 
-def _failure(problem: Exception | str) -> Fields:
+def failure(problem: Exception | str) -> Fields:
     """The fields of the record of a run that failed."""
     if isinstance(problem, str):
         status = {"state": "failed", "error": problem}

@@ -10,6 +10,7 @@ from bayescore.checks import check_count, unknown_name
 from bayescore.families.base import Family
 from bayescore.inference.auto import auto_fit, interrupted
 from bayescore.inference.loop import Loop
+from bayescore.inference.on_ray import on_ray
 from bayescore.inference.options import FitKeywords, ResumeKeywords, RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.initial.checks import check_match
@@ -69,9 +70,13 @@ def fit_many(
     method: Method | str | None = None,
     *,
     seeds: Sequence[int],
+    engine: str = "local",
     **options: Unpack[FitKeywords],
 ) -> list[Fit]:
     """Run one fit per seed, together if targets and families can be batched, else one after the other.
+
+    With engine="ray" every fit is a task of a Ray cluster instead: the one to which `ray.init` has connected,
+    or this machine's cores.
 
     `target` and `family` are one for all seeds, or one per seed. Everything else is as in `fit`; "auto" runs
     one after the other. The result of a fit does not depend on which others run with it.
@@ -87,6 +92,13 @@ def fit_many(
             raise TypeError(f"a seed is an int that a file can hold; got {seed!r}")
         check_seed(seed)
     targets = _one_per_fit("targets", target, len(seeds))
+    if engine not in ("local", "ray"):
+        raise unknown_name("engine", engine, ("local", "ray"))
+    if engine == "ray":
+        one_for_all = family is None or isinstance(family, Start)
+        families = [family] * len(seeds) if one_for_all else _one_per_fit("families", family, len(seeds))
+        rows = zip(targets, families, seeds, strict=True)
+        return on_ray(fit, [((t, q, method), {**options, "seed": s, "progress": False}) for t, q, s in rows])
     if chosen is None:
         if isinstance(family, Start):
             raise TypeError('"auto" finds a start by itself; name a method to begin at a start of yours')

@@ -6,6 +6,7 @@ users' own loops can call them too. `write_checkpoint` and `read_checkpoint` use
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Mapping
@@ -18,11 +19,13 @@ from torch import Tensor, nn
 
 from bayescore.checks import check_count, check_number
 from bayescore.io import read_tensors, refusing_damage, write_tensors
+from bayescore.nn.distributed import Team
 from bayescore.nn.methods import TrainingMethod
 from bayescore.nn.plain import check_adam
 from bayescore.posteriors.base import WeightPosterior, restored_on_failure, unpack_posterior
 from bayescore.posteriors.forward import copy_into, own_tensors
 from bayescore.posteriors.likelihoods import Likelihood
+from bayescore.posteriors.shards import computing_device, local
 from bayescore.posteriors.storage import PosteriorFile
 from bayescore.posteriors.wrappers import matched
 
@@ -159,9 +162,14 @@ class Run:
         """The name of the loss on validation in the history."""
         return f"validation_{self.validate_by}"
 
+    @functools.cached_property
+    def team(self) -> Team:
+        """The processes that train together."""
+        return Team(self.model)
+
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return computing_device(next(self.model.parameters()))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -251,7 +259,9 @@ def write_checkpoint(path: Path, run: Run, state: RunState) -> None:
     }
     if state.unfinished is not None:
         content["unfinished"] = {**vars(state.unfinished), "random_states": run.random_states()}
-    save_state(path, content)
+    content = run.team.whole(content)
+    if run.team.is_first:
+        save_state(path, content)
 
 
 def read_checkpoint(path: Path, run: Run) -> RunState:
@@ -350,5 +360,5 @@ def _check_tensors(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> No
     for name in {**own, **found}:
         if name not in own or (found[name].shape, found[name].dtype) != (own[name].shape, own[name].dtype):
             raise ValueError(f"its tensor {name} is of another shape or kind")
-        if own[name].requires_grad and not found[name].isfinite().all():
+        if own[name].requires_grad and not local(found[name]).isfinite().all():
             raise ValueError(f"its tensor {name} is not finite")

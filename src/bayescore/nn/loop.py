@@ -35,6 +35,7 @@ def train(run: Run) -> tuple[RunState, bool]:
     state = RunState()
     if run.checkpoint is not None and run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, run)
+    run.team.wait()  # nobody writes before all have read
     began = time.perf_counter() - state.seconds
     try:
         with Progress(run.epochs, state.epoch, run.progress) as bar, run.method.while_training():
@@ -59,14 +60,16 @@ def _next_epoch(run: Run, state: RunState, began: float) -> None:
     """Train for the next epoch, or the rest of it, then validate."""
     epoch = state.epoch + 1
     with epoch_stream(run.seed, epoch, run.device):
-        row = {"epoch": float(epoch), "loss": _train_batches(run, state, began)}
+        run.team.begin_epoch(run.loader, epoch)
+        row = {"epoch": float(epoch), "loss": run.team.mean(_train_batches(run, state, began))}
     if epoch == 1 and state.unfinished is not None and isinstance(run.method.optimizer, BayesianOptimizer):
         _check_num_data(run, run.method.optimizer, state.unfinished)
     state.unfinished = None
     run.method.end_epoch(epoch, run.epochs)
     if run.validation is not None and run.method.has_posterior:
         posterior = run.method.posterior(run.likelihood)
-        loss = row[run.validated] = CRITERIA[run.validate_by](posterior, run.validation, run.device)
+        loss = run.team.mean(CRITERIA[run.validate_by](posterior, run.validation, run.device))
+        row[run.validated] = loss
         if loss < state.best_loss:
             state.best, state.best_loss, state.best_epoch = posterior, loss, epoch
     row["seconds"] = state.seconds = time.perf_counter() - began
@@ -78,7 +81,7 @@ def _check_num_data(run: Run, optimizer: BayesianOptimizer, epoch: EpochState) -
     steps = [float(epoch.batches)]
     data = getattr(run.loader, "dataset", None)
     if isinstance(data, Sized):
-        steps.append(len(data) * epoch.batches / epoch.count)
+        steps.append(len(data) * epoch.batches / (epoch.count * run.team.shares))
     optimizer.usage.end_epoch(optimizer.param_groups, *steps)
 
 
@@ -139,6 +142,7 @@ def _step(run: Run, x: Inputs, y: Tensor) -> float:
     loss = optimizer.step(closure)
     run.schedule.step()
     if point_optimizer is not None:
+        run.team.average_gradients(run.likelihood.parameters())
         if _has_finite_gradients(point_optimizer):
             point_optimizer.step()
         point_optimizer.zero_grad()

@@ -9,13 +9,17 @@ parameter. `heap` is memory that the C library's heap cannot return to the syste
 every buffer has its own pages (MALLOC_MMAP_THRESHOLD_=65536, or a GPU) it is zero, and the rest of (1) was
 within 5 % of the peak for ResNet-18, ResNet-50 and ViT-B/16; with glibc's defaults `heap` was 37 to 67 % of P
 there.
+
+If `fully_shard` spreads the network over n processes, each holds an n-th of weights, state and gradient, and
+    gathered = (weights of no sharded layer) + 2 (weights of the largest sharded layer)                   (2)
+for the root, which stays gathered, the layer that runs and the one that is gathered next.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -26,7 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bayescore.checks import unknown_name
+from bayescore.checks import check_count, unknown_name
 from bayescore.optim import ADVI, SGLD, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
 from bayescore.optim.noise import uses_counter
 from bayescore.posteriors.forward import call_with, own_tensors
@@ -44,6 +48,7 @@ class MemoryEstimate:
 
     process: memory of the process without the network (interpreter, libraries); 0 on a GPU.
     weights: parameters and buffers.  state: the optimizer's.  kept: the states that SGLD keeps, at the end.
+    gathered: weights that are gathered from other processes (2).
     gradient: the gradient buffer.  activations: what forward and backward hold in addition, at their peak.
     temporaries: what the update needs beyond that.  heap: memory lost to fragmentation; 0 on a GPU.
     """
@@ -53,6 +58,7 @@ class MemoryEstimate:
     weights: int
     state: int
     kept: int
+    gathered: int
     gradient: int
     activations: int
     temporaries: int
@@ -111,6 +117,8 @@ def memory_estimate(
     *,
     loss: Callable[[Any], Tensor] | None = None,
     update_in_backward: bool = False,
+    shards: int = 1,
+    layers: Iterable[nn.Module] = (),
     **options: Any,
 ) -> MemoryEstimate:
     """Forecast the peak memory of training `model`.
@@ -122,6 +130,10 @@ def memory_estimate(
             or the shape of one float input, such as (16, 3, 224, 224).
         loss: from the outputs to a scalar; by default a mean of all outputs.
         update_in_backward: the optimizer updates as gradients arrive, so that there is no gradient buffer.
+        shards: processes over which `fully_shard` spreads the network; the estimate is for one of them, and
+            `batch` is its own.
+        layers: the modules that are sharded one by one, before the whole model is; without any, the whole
+            network is gathered at once.
         options: further arguments of the optimizer that change its state, such as `momentum` or `keep`.
 
     >>> print(memory_estimate(nn.Linear(1000, 1000), "adamw", (64, 1000)).state)
@@ -130,6 +142,8 @@ def memory_estimate(
     if method not in _OPTIMIZERS:
         raise unknown_name("method", method, _OPTIMIZERS)
     how = _OPTIMIZERS[method]
+    check_count("shards", shards)
+    layers = list(layers)
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise ValueError("the model has no parameter that requires a gradient; there is nothing to train")
@@ -143,6 +157,14 @@ def memory_estimate(
     gradient = 0 if update_in_backward else sum(map(_bytes, trained))
     peak = dry_run_peak(model, batch, loss, update_in_backward)
     largest = max(p.numel() * max(4, p.element_size()) for p in trained)
+    gathered = 0
+    if shards > 1:
+        sizes_of = [sum(map(_bytes, layer.parameters())) for layer in layers]
+        inside = {id(p) for layer in layers for p in layer.parameters()}
+        rest = sum(_bytes(p) for p in model.parameters() if id(p) not in inside)
+        gathered = rest + 2 * max(sizes_of, default=0)
+        peak = max(0, peak - gradient) + gradient // shards + max(sizes_of, default=rest)
+        largest, width, gradient = largest // shards, width // shards, gradient // shards
     update = gradient + int(how.largest * largest + how.whole * width)
     on_cpu = trained[0].device.type in ("cpu", "meta")
     sizes = [p.numel() for p in trained]
@@ -150,7 +172,8 @@ def memory_estimate(
     return MemoryEstimate(
         method=method + (" with update_in_backward" if update_in_backward else ""),
         process=_process(held) + COMPILER * compiles if on_cpu else 0,
-        weights=weights,
+        weights=weights // shards,
+        gathered=gathered,
         state=int(per_weight * width),
         kept=int(kept * width),
         gradient=gradient,

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 from bayescore.checks import check_count, unknown_name
 from bayescore.families import Family
 from bayescore.nn.checkpoint import Run, RunState
+from bayescore.nn.distributed import Team
 from bayescore.nn.loop import epoch_stream, out_of_patience, train
 from bayescore.nn.methods import SCHEDULES, training_method
 from bayescore.optim.options import positive
@@ -28,6 +29,7 @@ from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.ensemble import Ensemble
 from bayescore.posteriors.likelihoods import Function, Likelihood, as_likelihood
 from bayescore.posteriors.selection import select
+from bayescore.posteriors.shards import computing_device
 from bayescore.posteriors.validation import CRITERIA, check_mean_loss
 
 __all__ = ["EnsembleFit", "NetworkFit", "fit", "fit_ensemble"]
@@ -78,6 +80,10 @@ def fit(
     **options: Any,
 ) -> NetworkFit:
     """Train `model` and return its posterior.
+
+    In a distributed run every process calls this, with a loader that gives it its own share of each batch
+    (DistributedSampler), on a module in DistributedDataParallel or sharded by `fully_shard`
+    (docs/distributed.md).
 
     A KeyboardInterrupt ends training: the posterior is that of the last step, or the best on validation. Any
     other exception leaves the module with the mean weights of the last step; the rest is in the checkpoint.
@@ -138,7 +144,9 @@ def fit(
         raise ValueError(
             f"the module has no parameters to train ({type(model).__name__}); pass one with weights"
         )
-    device = next(model.parameters()).device
+    team = Team(model)
+    team.check_loader(train_loader)
+    device = computing_device(next(model.parameters()))
     like = as_likelihood(likelihood).to(device)
     data = num_data if num_data is not None else _size(train_loader)
     if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
@@ -146,13 +154,15 @@ def fit(
     chosen = select(model, bayesian, point)
     settings = {"method": method, "epochs": epochs, "seed": seed, "num_data": data, "likelihood": like.name}
     batches = _batches(train_loader)
-    settings |= {"point_lr": point_lr, "batch_size": _batch_size(train_loader), "batches": batches}
+    rows = _batch_size(train_loader)
+    batch_size = None if rows is None else rows * team.shares  # of all processes together
+    settings |= {"point_lr": point_lr, "batch_size": batch_size, "batches": batches}
     settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
     settings |= {"schedule": schedule, "validate_by": validate_by}
     if family is not None:
         settings["family"], options["family"] = repr(family), family
     steps = None if batches is None else batches * epochs
-    trained = training_method(method, model, chosen, data, _batch_size(train_loader), steps, seed, options)
+    trained = training_method(method, model, chosen, data, batch_size, steps, seed, options)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         trained.optimizer, lambda t: 1.0 if steps is None else trained.lr_factor(schedule, t / steps, epochs)
     )
@@ -170,7 +180,7 @@ def fit(
         patience,
         None if checkpoint is None else Path(checkpoint),
         checkpoint_every,
-        progress,
+        progress if team.is_first else False,
         validate_by,
     )
     if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # the user's own

@@ -29,6 +29,8 @@ class ADVI(BayesianOptimizer):
         common: as in ProximalScore.
     """
 
+    largest_terms = (2,)
+
     def __init__(
         self,
         params: Any,
@@ -62,8 +64,12 @@ class ADVI(BayesianOptimizer):
             )
         )
         totals = self._apply(bucket, advi_step, ("sd", *MOMENTS), seen, o)
+        self._tell(bucket, totals)
+
+    def _learn(self, bucket: Bucket, totals: Tensor) -> None:
         assert bucket.statistics is not None
-        forget(bucket.statistics, totals, bucket.lengths, 2)  # the slope changes twice as fast as log sd
+        # the slope changes twice as fast as log sd
+        forget(bucket.statistics, totals, bucket.lengths, 2)
 
     def _precision_status(self) -> str:
         return precision_sentence(self._measured(), self._head["last_draws"], "score")

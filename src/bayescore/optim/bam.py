@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import torch
@@ -172,27 +173,42 @@ class PairedBaM(_SeveralDraws):
             self._run(bucket, collect_first, *bucket.zeros("sum_g", "sum_e", "sum_first_g"), g, noise)
 
     def _update(self, bucket: Bucket, seen: Seen) -> None:
-        flat, group, statistics = bucket.flat, bucket.group, bucket.statistics
-        assert statistics is not None
-        o = PairedOptions(
-            *self._numbers(
-                bucket,
-                group["temperature"] / group["num_data"],
-                group["prior_sd"] ** -2.0,
-                group["prior_sd"],
-                group["lr"],
-                seen.draws // 2,
-                0.0,
-            )
-        )
+        flat, group, o = bucket.flat, bucket.group, self._paired_options(bucket, seen.draws)
         d, e = bucket.zeros("sum_d_g", "sum_d_e")
-        if group["first"] == group["step"] - 1:
-            totals = self._run(bucket, paired_slope, flat["sd"], flat["half"], d, e, o)
-            follow(statistics, totals, bucket.lengths)
-            (lam,) = bucket.spread(paired_lam(statistics, group["damping"])[:, None])
+        if self._is_second(group):
+            assert bucket.statistics is not None
+            (lam,) = bucket.spread(paired_lam(bucket.statistics, group["damping"])[:, None])
             o = o._replace(lam=lam)
         G, z = flat["sum_g"] / seen.draws, flat["sum_e"] / seen.draws
         self._move(bucket, paired_step, ("sd", "half"), "as is", (self._prior_mean(bucket), G, z, d, e, o))
+
+    def _measure(self, buckets: Sequence[Bucket], draws: int) -> None:
+        for bucket in (bucket for bucket in buckets if self._is_second(bucket.group)):
+            o, sums = self._paired_options(bucket, draws), bucket.zeros("sum_d_g", "sum_d_e")
+            slopes = self._run(bucket, paired_slope, bucket.flat["sd"], bucket.flat["half"], *sums, o)
+            self._tell(bucket, slopes)
+
+    def _learn(self, bucket: Bucket, totals: Tensor) -> None:
+        assert bucket.statistics is not None
+        follow(bucket.statistics, totals, bucket.lengths)
+
+    @staticmethod
+    def _is_second(group: dict[str, Any]) -> bool:
+        """Whether this is the second step of a pair."""
+        return bool(group["first"] == group["step"] - 1)
+
+    def _paired_options(self, bucket: Bucket, draws: int) -> PairedOptions:
+        """The options of a step, without lam."""
+        group = bucket.group
+        numbers = (
+            group["temperature"] / group["num_data"],
+            group["prior_sd"] ** -2.0,
+            group["prior_sd"],
+            group["lr"],
+            draws // 2,
+            0.0,
+        )
+        return PairedOptions(*self._numbers(bucket, *numbers))
 
     def _finish(self, draws: int) -> bool:
         reached = [m.number for m in self._members() if m.weight.grad is not None or "sum_g" in m.state]
@@ -203,7 +219,7 @@ class PairedBaM(_SeveralDraws):
         moved = super()._finish(draws)
         for group in self.param_groups:
             if moved:
-                second = group["first"] == group["step"] - 1
+                second = self._is_second(group)
                 group["first"] = -2 if second or group["step"] % 2 else group["step"]
         return moved
 

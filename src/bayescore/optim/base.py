@@ -28,7 +28,9 @@ the mean. The gradient of the last block stays in `.grad`, where clipping and sc
 gradients of earlier blocks of the same step are moved into running sums ("sum_..."). From the end of a block
 to the step, the draw of a large tensor is kept as state "draw", theta - mean, because dividing it by sd is
 ten times cheaper than generating eps again. During that time there is no state "mean": the mean is in the
-module.
+module. Of a sharded weight (a DTensor), `state[p]` has this process's parts, as plain tensors; `state_dict()`
+has them as DTensors, sharded like the weight, and what is summed over a tensor is summed over all processes
+(optim/distributed.py).
 
 A subclass defines its rule (rules/), its state and its options:
     _init_state(member, mean)     add tensors to the state of a parameter
@@ -39,17 +41,24 @@ from __future__ import annotations
 
 import inspect
 import warnings
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from bayescore.checks import unknown_name
-from bayescore.optim.checkpoint import check_checkpoint, impossible_options, possible, restored_tensors
-from bayescore.optim.distributed import check_processes_agree, check_whole
+from bayescore.optim.checkpoint import (
+    as_sharded,
+    check_checkpoint,
+    impossible_options,
+    possible,
+    restored_tensors,
+)
+from bayescore.optim.distributed import Processes, check_here, check_processes_agree
 from bayescore.optim.engine import (
     Bucket,
     Kernel,
@@ -74,7 +83,14 @@ from bayescore.optim.gradients import (
     warn_foreign,
 )
 from bayescore.optim.losses import LOSSES, mean_sentence
-from bayescore.optim.noise import Noise, counter_key, generator_normal, stream_names, uses_counter
+from bayescore.optim.noise import (
+    Noise,
+    counter_key,
+    counter_normal,
+    generator_normal,
+    stream_names,
+    uses_counter,
+)
 from bayescore.optim.options import (
     COMMON,
     COUNTERS,
@@ -88,9 +104,10 @@ from bayescore.optim.options import (
 )
 from bayescore.optim.status import Slope, lagging, slope_of
 from bayescore.optim.steep import is_steep
-from bayescore.optim.usage import Usage
+from bayescore.optim.usage import Usage, losses_seen
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.gaussian import GaussianPosterior
+from bayescore.posteriors.shards import is_sharded, local, reshard, sharded_like, sharded_modules
 
 __all__ = ["BayesianOptimizer", "Seen"]
 
@@ -134,6 +151,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
     perturbs: ClassVar[bool] = True
     #: options that cannot differ between groups of parameters
     whole_options: ClassVar[tuple[str, ...]] = WHOLE
+    #: which of the rule's terms are largest values, not sums (rules/terms.py)
+    largest_terms: ClassVar[tuple[int, ...]] = ()
     # makes GradScaler pass its scale to step() instead of skipping it: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
@@ -180,6 +199,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self.usage = Usage()
         self._open = False
         self._compared = False  # with the other processes of a distributed run
+        self._processes: Processes | None = None  # that hold sharded weights, as of the last block
+        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()  # of FSDP2, that use these weights
+        self._told: list[tuple[Bucket, Tensor]] = []  # totals that are not summed over processes yet
         self._size = 0  # trained weights, as of the last block
         self._versions: dict[Tensor, tuple[int, int]] = {}
         self._used: dict[Tensor, tuple[int, int]] = {}  # versions of the gradients of the last step
@@ -206,7 +228,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            check_whole(group["params"])
+            check_here(group["params"])
             check_group(group)
             self._check(group)
             for p in group["params"]:
@@ -320,8 +342,40 @@ class BayesianOptimizer(torch.optim.Optimizer):
         value = bucket.group["prior_mean"]
         return bucket.like.new_tensor(float(value) if isinstance(value, int | float) else 0.0)
 
+    def _measure(self, buckets: Sequence[Bucket], draws: int) -> None:
+        """Called before the updates of a step with several draws."""
+
+    def _tell(self, bucket: Bucket, totals: Tensor) -> None:
+        """Let a method learn from the totals of its terms, over the whole tensors of a bucket."""
+        if self._processes is None:
+            self._learn(bucket, totals)
+        else:
+            self._told.append((bucket, totals))
+
+    def _learn(self, bucket: Bucket, totals: Tensor) -> None:
+        """What `_tell` promises."""
+
+    def _learn_told(self) -> None:
+        told, self._told = self._told, []
+        for (bucket, _), totals in zip(told, self._over_processes(told), strict=True):
+            self._learn(bucket, totals)
+
+    def _over_processes(self, updated: Sequence[tuple[Bucket, Tensor]]) -> list[Tensor]:
+        """Totals over the parts of this process, summed over all processes, in one message."""
+        if self._processes is None or not updated:
+            return [totals for _, totals in updated]
+        rank = torch.distributed.get_rank()
+        rows = [
+            (member.number, rank == 0 if part is None else part.counted, row)
+            for bucket, totals in updated
+            for member, part, row in zip(bucket.members, bucket.parts, totals, strict=True)
+        ]
+        found = iter(self._processes.totals(rows, self.largest_terms))
+        return [torch.stack([next(found) for _ in bucket.members]) for bucket, _ in updated]
+
     def _after_update(self) -> None:
         """Called after an update, of all buckets unless an exception has ended it."""
+        self._learn_told()
 
     # -- parameters and their state ----------------------------------------------------------------------
 
@@ -348,7 +402,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
         p, state = member.weight, member.state
         if "draw" in state:
             self._release_draws([p])
-        value = p.detach().to(torch.float64 if p.dtype == torch.float64 else torch.float32)
+        here = member.local.detach()
+        value = here.to(torch.float64 if p.dtype == torch.float64 else torch.float32)
         if "mean" not in state:
             if not possible("mean", value):
                 raise ValueError(
@@ -361,7 +416,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 state["prior_mean"] = prior
             self._make_state(member, state["mean"])
         else:
-            same = p.detach() == state["mean"].to(p.dtype)
+            same = here == state["mean"].to(p.dtype)
             new = torch.where(same, state["mean"], value)
             if "average" in state:  # shift it with the mean, so that restoring the weights restores it too
                 state["average"].add_(new - state["mean"])
@@ -384,9 +439,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
             for bucket in self._buckets:
                 if bucket.members[0].weight is weight and "draw" in bucket.flat:
                     bucket.flat["mean"] = bucket.flat.pop("draw")
-            state["mean"] = state.pop("draw").copy_(weight)
+            state["mean"] = state.pop("draw").copy_(local(weight))
             if "average" in state and self._versions.get(weight) != version(weight):
-                state["average"].copy_(weight)  # other code wrote the weight, and its old value is lost
+                state["average"].copy_(local(weight))  # other code wrote the weight; its old value is lost
 
     # -- noise -------------------------------------------------------------------------------------------
 
@@ -401,13 +456,22 @@ class BayesianOptimizer(torch.optim.Optimizer):
             return bucket.noise[1]
         pair, sign = draw // 2, 1.0 - 2.0 * (draw % 2)
         names = stream_names((seed, step, pair), [m.number for m in bucket.members])
-        if bucket.is_large and uses_counter(self._size, like.numel()):
-            return counter_key(like, names[0], sign)
+        counters = [uses_counter(self._size, m.weight.numel()) for m in bucket.members]
+        if bucket.is_large and counters[0]:
+            return counter_key(like, names[0], sign, bucket.parts[0])
         if like.device not in self._generators:
             self._generators[like.device] = torch.Generator(device=like.device)
-        eps = torch.empty_like(like)
-        for part, name in zip(eps.split(bucket.sizes), names, strict=True):
-            generator_normal(part, name, sign, self._generators[like.device])
+        eps, rng = torch.empty_like(like), self._generators[like.device]
+        rows = zip(eps.split(bucket.sizes), names, counters, bucket.parts, strict=True)
+        for numbers, name, counter, part in rows:
+            if part is None:
+                generator_normal(numbers, name, sign, rng)
+            elif counter:
+                numbers.copy_(counter_normal(counter_key(like, name, sign, part), numbers))
+            else:  # a small tensor, or one of a small network
+                whole = like.new_empty(part.shape)
+                generator_normal(whole, name, sign, rng)
+                numbers.copy_(part.cut(whole).reshape(-1))
         bucket.noise = (key, eps)
         return eps
 
@@ -428,13 +492,17 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if self._open:
             raise RuntimeError("sample() was entered inside sample(); close the first block before the next")
         for group in self.param_groups:
-            check_whole(group["params"])  # again: a module can be sharded after its optimizer was made
-        if not self._compared:
+            check_here(group["params"])  # again: a module can be sharded after its optimizer was made
+        self._processes = Processes.of(p for group in self.param_groups for p in group["params"])
+        first = not self._compared
+        if first:
             check_processes_agree(self.param_groups)
             self._compared = True
+        self._reshard()
         self._collect_last()
         self._release_draws()
-        members = list(self._members())
+        with self._processes.raising_together() if first and self._processes else nullcontext():
+            members = list(self._members())
         buckets = self._gathered(members)
         self._size = self.size
         weights = [member.weight for member in members]
@@ -449,7 +517,14 @@ class BayesianOptimizer(torch.optim.Optimizer):
                     self._write_draw(bucket)
             torch.clear_autocast_cache()  # it holds low-precision copies of weights that have just changed
             counted = backward_calls(weights if counting else ())
-            with self._in_backward(buckets), counted as calls, self.usage.block(self._head):
+            if counting and self._processes is not None:
+                counted = losses_seen()  # FSDP2 may add up gradients before a weight sees them
+            with (
+                self._in_backward(buckets),
+                counted as calls,
+                self._finding_modules(),
+                self.usage.block(self._head),
+            ):
                 yield
         except BaseException:
             for weight in weights:
@@ -458,6 +533,28 @@ class BayesianOptimizer(torch.optim.Optimizer):
             raise
         self._leave(buckets, keep=True)
         self._check_gradients(members, max(calls.values(), default=1))
+
+    @contextmanager
+    def _finding_modules(self) -> Iterator[None]:
+        """Find the FSDP2 modules that run in the block, and let them gather the weights that were drawn."""
+        if self._processes is None or self._modules:
+            yield
+            return
+        weights = {id(p) for group in self.param_groups for p in group["params"]}
+
+        def look(module: nn.Module, _: Any) -> None:
+            if sharded_modules([module]) and module not in self._modules:
+                reshard(module)
+                if any(id(p) in weights for p in module.parameters()):
+                    self._modules.update(sharded_modules(module.modules()))
+
+        with nn.modules.module.register_module_forward_pre_hook(look):
+            yield
+
+    def _reshard(self) -> None:
+        """Let FSDP2 modules forget the weights that they have gathered: their parts are written."""
+        for module in self._modules:
+            module.reshard()
 
     def _write_draw(self, bucket: Bucket) -> None:
         whole = bucket.whole
@@ -473,6 +570,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _leave(self, buckets: list[Bucket], keep: bool) -> None:
         """End a block: write the mean back into the module, and keep a draw that the step can use."""
+        self._reshard()
         for bucket in buckets:
             if id(bucket) in self._updated:
                 continue
@@ -524,7 +622,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._release_draws()
         reached = [m for m in self._members() if m.weight.grad is not None]
         if not reached:
-            raise RuntimeError(GONE)
+            raise RuntimeError(GONE)  # on all processes: a sharded gradient is there on all, or on none
         for bucket in self._gathered(reached):
             self._collect(bucket, self._gradient(bucket), self.noise(bucket, draw))
             for member in bucket.members:
@@ -557,7 +655,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             return loss
         if draws < self.least_draws:
             for group in self.param_groups:
-                check_whole(group["params"])
+                check_here(group["params"])
             raise RuntimeError(
                 f"{type(self).__name__} needs {self.least_draws} draw(s) per step and there were {draws}; "
                 "use `with opt.sample(): loss.backward()` that many times before opt.step(), "
@@ -574,7 +672,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 self._after_update()
                 self._average()
                 if self._head["updates"] <= EARLY or self._head["updates"] % EVERY == 0:
-                    self._check_state()
+                    with self._processes.raising_together() if self._processes else nullcontext():
+                        self._check_state()
         self.usage.end_step(self.param_groups, draws)
         return loss
 
@@ -586,7 +685,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if self.state or any(group["lr"] != 0 for group in self.param_groups):
             return False
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.requires_grad]
-        return all(g is not None and not g.any() for g in gradients)
+        return all(g is not None and not local(g).any() for g in gradients)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard gradients, and, outside of a block, the draws since the last step too."""
@@ -605,9 +704,12 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if draws == 1:
             parts = [self._gradient(bucket) for bucket in self._gathered(members)]
         else:
-            parts = [m.weight.grad for m in members if m.weight.grad is not None]
+            parts = [g for m in members if (g := m.gradient) is not None]
             parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
-        if scale is None or not finite(parts):
+        wrong = scale is None or not finite(parts)
+        if self._processes is not None:
+            wrong = self._processes.any(wrong)
+        if wrong or scale is None:
             self._skip()
             return False
         if draws > 1:
@@ -619,20 +721,25 @@ class BayesianOptimizer(torch.optim.Optimizer):
             return False
         self._count("updates", 1)
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
-        for i, bucket in enumerate(self._gathered(members)):
+        buckets = self._gathered(members)
+        if draws > 1:
+            for bucket in buckets:
+                bucket.scale_sums(scale)
+            self._measure(buckets, draws)
+            self._learn_told()
+        for i, bucket in enumerate(buckets):
             self._update(bucket, self._seen(bucket, draws, scale, parts[i]))
             self._finish_bucket(bucket)
+        self._reshard()
         torch.clear_autocast_cache()
         return True
 
     def _gradient(self, bucket: Bucket) -> Tensor:
-        return bucket.gathered(m.weight.grad for m in bucket.members if m.weight.grad is not None)
+        return bucket.gathered(g for m in bucket.members if (g := m.gradient) is not None)
 
     def _seen(self, bucket: Bucket, draws: int, scale: float, g: Tensor) -> Seen:
         if draws == 1:
             return Seen(g if scale == 1.0 else g / scale, self._present_noise(bucket), 1)
-        for key in [k for k in bucket.flat if k.startswith("sum_") and "g" in k]:
-            bucket.flat[key].div_(scale ** key.count("g"))
         return Seen(None, None, draws)
 
     def _finish_bucket(self, bucket: Bucket) -> None:
@@ -675,7 +782,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         widths = f", or give {given} nearer to the size of the weights" if given else ""
         for group in self.param_groups:
             for p in group["params"]:
-                state = {"weights": p.detach(), **self.state[p]} if p in self.state else {}
+                state = {"weights": local(p).detach(), **self.state[p]} if p in self.state else {}
                 lost = (what for what, value in state.items() if not possible(what, value))
                 for what in (what for what in lost if not what.startswith("sum_")):  # sums are gradients
                     raise FloatingPointError(
@@ -768,6 +875,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """The current posterior over the weights of `model`; later steps do not change it."""
         if self._open:
             raise RuntimeError("posterior() was called inside sample(); close the block first")
+        reshard(model)
         self._release_draws()
         members = {m.weight: m for m in self._members(frozen=True)}
         self._check_state()
@@ -780,12 +888,13 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return self._posterior(model, names, likelihood)
 
     def _sd(self, member: Member) -> Tensor:
-        """A copy of the sds of a tensor's weights."""
+        """A copy of the sds of a tensor's weights, or of this process's part of them."""
         return cast(Tensor, member.state["sd"]).clone()
 
     def _posterior(self, model: nn.Module, members: dict[str, Member], likelihood: Any) -> Posterior:
         mean = {name: m.state.get("average", m.state["mean"]).clone() for name, m in members.items()}
-        sd = {name: self._sd(m) for name, m in members.items()}
+        mean = {name: sharded_like(mean[name], m.weight) for name, m in members.items()}
+        sd = {name: sharded_like(self._sd(m), m.weight) for name, m in members.items()}
         return GaussianPosterior(model, mean, sd, likelihood=likelihood)
 
     def state_dict(self) -> dict[str, Any]:
@@ -795,6 +904,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
         list(self._members(empty=True))  # makes the state
         self._check_state()
         found = super().state_dict()
+        for (key, value), p in zip(found["state"].items(), self.state, strict=True):
+            if is_sharded(p):
+                found["state"][key] = as_sharded(value, p)
         for group in found["param_groups"]:
             if isinstance(group["prior_mean"], dict):
                 group["prior_mean"] = "given"  # every trained tensor has its own in its state
@@ -805,7 +917,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if self._open:
             raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
         method = type(self).__name__
-        check_checkpoint(state_dict, self.param_groups, method, self._check_saved, self._initial_state)
+        processes = Processes.of(p for group in self.param_groups for p in group["params"])
+        with processes.raising_together() if processes else nullcontext():
+            check_checkpoint(state_dict, self.param_groups, method, self._check_saved, self._initial_state)
         before = [dict(group) for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, old in zip(self.param_groups, before, strict=True):
@@ -821,8 +935,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
             for group in self.param_groups:
                 for p in group["params"]:
                     if "mean" in self.state[p]:
-                        p.copy_(self.state[p]["mean"])
+                        local(p).copy_(self.state[p]["mean"])
         self._versions.clear()
+        self._reshard()
 
     def _check_saved(self, saved: dict[str, Any], group: dict[str, Any]) -> None:
         """Raise unless the options of a checkpoint's group are valid for a group."""
@@ -838,7 +953,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """The initial state of parameter j of a group under a checkpoint's options, on the meta device."""
         options = {name: saved.get(name, value) for name, value in group.items() if name != "params"}
         p = group["params"][j]
-        mean = torch.empty_like(p, device="meta")
+        mean = torch.empty(p.shape, dtype=p.dtype, device="meta")
         member = Member(0, options, j, p, {"mean": mean})
         try:
             self._make_state(member, mean)

@@ -93,7 +93,11 @@ class CalibratedScore(BayesianOptimizer):
         of_group = self._numbers(bucket, *numbers, *([fisher] if squares else []))
         o = CalibratedOptions(*of_group, *([] if squares else [None]), *bucket.spread(table.t()))
         totals = self._apply(bucket, calibrated_step, ("sd", "momentum"), seen, o)
-        follow(statistics, totals, bucket.lengths)
+        self._tell(bucket, totals)
+
+    def _learn(self, bucket: Bucket, totals: Tensor) -> None:
+        assert bucket.statistics is not None
+        follow(bucket.statistics, totals, bucket.lengths)
 
     @staticmethod
     def _uses_squares(group: dict[str, Any], draws: int) -> bool:

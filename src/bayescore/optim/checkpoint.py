@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.gradients import LARGEST
+from bayescore.posteriors.shards import local, part_like, sharded_like
 from bayescore.posteriors.wrappers import matched
 
-__all__ = ["check_checkpoint", "impossible_options", "possible", "restored_tensors"]
+__all__ = ["as_sharded", "check_checkpoint", "impossible_options", "possible", "restored_tensors"]
 
 Groups = list[dict[str, Any]]
 NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
@@ -101,7 +102,7 @@ def _check_tensors(found: dict[str, Any], wanted: dict[str, Tensor], called: str
             raise ValueError(
                 f"the checkpoint is damaged: {what} of {called} is missing or of another shape or kind"
             )
-        if not possible(what, value):
+        if not possible(what, local(value)):
             raise ValueError(f"the checkpoint is damaged: {what} of {called} holds impossible numbers")
 
 
@@ -138,14 +139,32 @@ def _rows(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[Any, Tenso
 def restored_tensors(
     state_dict: dict[str, Any], groups: Groups
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """The saved tensors on the parameters' devices, in the precision of the state (torch would cast them)."""
+    """The saved tensors, or this process's parts of them, on the parameters' devices, in the precision of the
+    state (torch would cast them)."""
     for old, new in zip(state_dict["param_groups"], groups, strict=True):
         for key, p in zip(old["params"], new["params"], strict=True):
             saved = state_dict["state"].get(key, {})
             wide = torch.float64 if p.dtype == torch.float64 else torch.float32
             tensors = {k: v for k, v in saved.items() if isinstance(v, Tensor)}
             own = {k for k, v in tensors.items() if k == "statistics" or not v.is_floating_point()}
-            yield (
-                p,
-                {k: v.to(p.device, v.dtype if k in own else wide, copy=True) for k, v in tensors.items()},
-            )
+            parts = {k: v if k == "statistics" else part_like(v, p, leading(k)) for k, v in tensors.items()}
+            device = local(p).device
+            yield (p, {k: v.to(device, v.dtype if k in own else wide, copy=True) for k, v in parts.items()})
+
+
+def as_sharded(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
+    """The state of a sharded weight as a checkpoint has it: tensors that are sharded like the weight.
+
+    Statistics of the whole tensor are the same on all processes. A part that does not begin its memory, in a
+    bucket, is copied: torch's asynchronous checkpoints cannot read a DTensor of such a part.
+    """
+    parts = {key: value.clone() if value.storage_offset() else value for key, value in state.items()}
+    return {
+        key: part if key == "statistics" else sharded_like(part, weight, leading(key))
+        for key, part in parts.items()
+    }
+
+
+def leading(what: str) -> int:
+    """How many dimensions a state tensor has before those of its weight."""
+    return 1 if what == "path" else 0

@@ -38,6 +38,8 @@ class ProximalDescent(BayesianOptimizer):
         common: as in ProximalScore.
     """
 
+    largest_terms = (2,)
+
     def __init__(
         self,
         params: Any,
@@ -100,8 +102,12 @@ class ProximalDescent(BayesianOptimizer):
         )
         o = InnerOptions._make((*numbers[:7], numbers[7:]))
         totals = self._apply(bucket, inner_steps, ("sd", *MOMENTS), seen, o)
+        self._tell(bucket, totals)
+
+    def _learn(self, bucket: Bucket, totals: Tensor) -> None:
         assert bucket.statistics is not None
-        forget(bucket.statistics, totals, bucket.lengths, 2 * N)  # the slope changes twice as fast as log sd
+        # the slope changes twice as fast as log sd
+        forget(bucket.statistics, totals, bucket.lengths, 2 * bucket.group["inner_steps"])
 
     @staticmethod
     def _alpha(group: dict[str, Any]) -> float:

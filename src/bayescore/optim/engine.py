@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.noise import CounterKey, Noise, numbers, uses_counter
+from bayescore.posteriors.shards import local, local_gradient, part_of
 from bayescore.rules.draws import Draws
 from bayescore.rules.terms import Largest, Terms
 
@@ -65,6 +67,16 @@ class Member(NamedTuple):
     weight: Tensor
     state: dict[str, Any]
 
+    @property
+    def local(self) -> Tensor:
+        """This process's part of the weight, or the weight (posteriors/shards.py)."""
+        return local(self.weight)
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """The gradient of that part."""
+        return local_gradient(self.weight)
+
 
 class Bucket:
     """Members with their flat state.
@@ -73,13 +85,16 @@ class Bucket:
         members: of one group, dtype and device, with state of the same names.
 
     Between a block and the next step, a large tensor may have state "draw" (theta - mean) instead of "mean":
-    the mean is then in the module (optim/base.py).
+    the mean is then in the module (optim/base.py). Of a sharded tensor, a bucket knows this process's part.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = list(members)
         self.group, first = members[0].group, members[0].state
-        self.sizes = [m.weight.numel() for m in members]
+        self.sizes = [m.local.numel() for m in members]
+        #: where the members' parts lie in sharded tensors
+        self.parts = [part_of(m.weight) for m in members]
+        self.sharded = any(part is not None for part in self.parts)
         self.flat: dict[str, Tensor] = {}
         for key in [key for key, value in first.items() if _is_per_weight(members[0], key, value)]:
             self._share(key, [m.state[key] for m in members])
@@ -89,12 +104,11 @@ class Bucket:
         self._views = [(_mean_or_draw(m.state), m.state.get("statistics")) for m in members]
         #: the statistics as numbers, for rules that compute with them outside of kernels
         self.rows: list[Any] = [] if self.statistics is None else self.statistics.tolist()
-        self.lengths = self.like.new_tensor([float(n) for n in self.sizes])
+        self.lengths = self.like.new_tensor([float(m.weight.numel()) for m in members])
         self.whole_lengths = torch.tensor(self.sizes, device=self.like.device)
         self._owners: Tensor | None = None
         self._scratch: Tensor | None = None
-        #: the module's own tensors
-        self.weights = [m.weight.detach() for m in self.members]
+        self._weights = [m.local.detach() for m in self.members]
         #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
         self.noise: tuple[Any, Tensor] | None = None
         #: what the sds of a step are computed from, if they are not kept, as (number of the step, tensors)
@@ -115,6 +129,11 @@ class Bucket:
         return table
 
     @property
+    def weights(self) -> list[Tensor]:
+        """The module's own tensors. FSDP2 may put another tensor in the place of a part."""
+        return [m.local.detach() for m in self.members] if self.sharded else self._weights
+
+    @property
     def like(self) -> Tensor:
         """A flat tensor of the state's dtype and device."""
         return _mean_or_draw(self.flat)
@@ -122,7 +141,7 @@ class Bucket:
     @property
     def whole(self) -> Tensor | None:
         """The module's own weights as a flat tensor; None if there are several or they are not contiguous."""
-        weight = self.members[0].weight
+        weight = self.members[0].local
         single = len(self.members) == 1 and weight.is_contiguous()
         return weight.detach().view(-1) if single else None
 
@@ -154,7 +173,7 @@ class Bucket:
     def split(self, flat: Tensor) -> list[Tensor]:
         """Views of a flat tensor in the members' shapes."""
         parts = flat.split(self.sizes)
-        return [part.view(m.weight.shape) for part, m in zip(parts, self.members, strict=True)]
+        return [part.view(m.local.shape) for part, m in zip(parts, self.members, strict=True)]
 
     def spread(self, rows: Tensor | Sequence[Sequence[float]]) -> tuple[Tensor, ...]:
         """The columns of a table with a row per member: each has a number per weight, or one for all."""
@@ -208,6 +227,11 @@ class Bucket:
                     member.state[key] = part
         return [self.flat[key] for key in keys]
 
+    def scale_sums(self, scale: float) -> None:
+        """Divide the running sums by the scale of the gradients, once per gradient in a term."""
+        for key in [k for k in self.flat if k.startswith("sum_") and "g" in k]:
+            self.flat[key].div_(scale ** key.count("g"))
+
     def drop_sums(self) -> None:
         for key in [k for k in self.flat if k.startswith("sum_")]:
             del self.flat[key]
@@ -218,7 +242,7 @@ def _mean_or_draw(state: dict[str, Any]) -> Any:
 
 
 def _is_per_weight(member: Member, key: str, value: Any) -> bool:
-    return key != "statistics" and isinstance(value, Tensor) and value.shape == member.weight.shape
+    return key != "statistics" and isinstance(value, Tensor) and value.shape == member.local.shape
 
 
 def make_buckets(members: Sequence[Member]) -> list[Bucket]:
@@ -226,13 +250,13 @@ def make_buckets(members: Sequence[Member]) -> list[Bucket]:
     rows: dict[Any, list[Member]] = {}
     closed: list[list[Member]] = []
     for member in members:
-        size, like = member.weight.numel(), _mean_or_draw(member.state)
+        size, like = member.local.numel(), _mean_or_draw(member.state)
         if size >= SMALL:
             closed.append([member])
             continue
         key = (id(member.group), like.dtype, like.device, *sorted(member.state))
         row = rows.setdefault(key, [])
-        if row and sum(m.weight.numel() for m in row) + size > FULL:
+        if row and sum(m.local.numel() for m in row) + size > FULL:
             closed.append(row)
             row = rows[key] = []
         row.append(member)
@@ -304,7 +328,9 @@ def _with_totals(function: Function) -> Function:
 
 
 def _total(term: Tensor | Largest) -> Tensor:
-    return term.values.amax() if isinstance(term, Largest) else term.sum()
+    if not isinstance(term, Largest):
+        return term.sum()
+    return term.values.amax() if term.values.numel() else term.values.new_tensor(-math.inf)  # an empty part
 
 
 def _segment_totals(terms: Terms | None, lengths: Tensor) -> Tensor | None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.engine import Bucket
+from bayescore.posteriors.shards import local
 
 __all__ = [
     "LARGEST",
@@ -106,7 +107,8 @@ def check_mean_loss(loss: Any) -> None:
 
 def version(p: Tensor) -> tuple[int, int]:
     """A pair that changes when a tensor is written in place or moved; a write into `.data` is not noticed."""
-    return p._version, p.data_ptr()
+    part = local(p)
+    return part._version, part.data_ptr()
 
 
 def gradient_version(g: Tensor) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 Every parameter tensor of every draw has a stream of its own, named by a hash of the four numbers (splitmix64
 [1], applied once per number), so that
-    - a draw is the same on every process of a distributed run and after a checkpoint,
+    - a draw is the same on every process of a distributed run and after a checkpoint, and the number at a
+      position of a tensor does not depend on which process holds it (posteriors/shards.py),
     - a parameter's noise does not depend on which other parameters are trained (except that the size of the
       network decides between the two kinds of stream below),
     - the noise of a block can be generated again in the step that needs it.
@@ -35,6 +36,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bayescore.posteriors.shards import Part
+
 __all__ = [
     "LARGE_NETWORK",
     "LARGE_TENSOR",
@@ -62,8 +65,9 @@ class CounterKey(NamedTuple):
 
     a: Tensor
     b: Tensor
-    at: Tensor  # i of the first element
+    at: Tensor  # i of the first element, or l of (2) in posteriors/shards.py
     sign: Tensor
+    block: tuple[Tensor, Tensor, Tensor] | None = None  # start, inner, outer of (2) there
 
 
 Noise = Tensor | CounterKey
@@ -97,11 +101,21 @@ def _signed(word: int) -> int:
     return ((word + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
 
 
-def counter_key(like: Tensor, name: int, sign: float) -> CounterKey:
-    """The stream with the 63-bit name `name`, for tensors of the dtype and device of `like`."""
-    words = torch.tensor([_signed(name), _signed(name >> 31), 0], dtype=torch.int32, device=like.device)
-    a, b, at = words.unbind()
-    return CounterKey(a, b, at, like.new_tensor(sign))
+def counter_key(like: Tensor, name: int, sign: float, part: Part | None = None) -> CounterKey:
+    """The stream with the 63-bit name `name`, for tensors of the dtype and device of `like`.
+
+    Arguments:
+        part: where `like` lies in the whole tensor; None: it is the whole.
+    """
+    words = [_signed(name), _signed(name >> 31), 0]
+    if part is not None:
+        words += [_signed(part.start), part.inner, _signed(part.outer)]
+    a, b, at, *block = torch.tensor(words, dtype=torch.int32, device=like.device).unbind()
+    if part is None:
+        return CounterKey(a, b, at, like.new_tensor(sign))
+    if part.contiguous:
+        return CounterKey(a, b, block[0], like.new_tensor(sign))
+    return CounterKey(a, b, at, like.new_tensor(sign), (block[0], block[1], block[2]))
 
 
 def generator_normal(out: Tensor, name: int, sign: float, rng: torch.Generator) -> None:
@@ -144,6 +158,9 @@ def _quantile(x: Tensor, w: Tensor) -> Tensor:
 def counter_normal(key: CounterKey, like: Tensor) -> Tensor:
     """Standard normal numbers for the flat tensor `like`: (1) to (4)."""
     i = torch.arange(like.numel(), dtype=torch.int32, device=like.device) + key.at
+    if key.block is not None:
+        start, inner, outer = key.block
+        i = start + torch.div(i, inner, rounding_mode="floor") * outer + i % inner
     h = _mix(_mix(i + key.a) ^ key.b)  # (1)
     x = (h.to(like.dtype) + 0.5) * 4.656612873077393e-10  # (2)
     y = ((2147483647 - ((h >> 31) ^ h)).to(like.dtype) + 0.5) * 4.656612873077393e-10

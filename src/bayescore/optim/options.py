@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any, TypedDict
 
-import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
+from bayescore.optim.distributed import norms
 from bayescore.optim.losses import check_losses
+from bayescore.posteriors.shards import part_like
 
 __all__ = [
     "COMMON",
@@ -251,12 +252,13 @@ def prior_tensor(group: dict[str, Any], position: int, mean: Tensor) -> Tensor |
     name = group["param_names"][position]
     if name not in value:
         return mean.new_zeros(mean.shape)
-    if value[name].shape != mean.shape:
+    weight = group["params"][position]
+    if value[name].shape != weight.shape:
         raise ValueError(
             f"prior_mean[{name!r}] has the shape {tuple(value[name].shape)} and the parameter "
-            f"{tuple(mean.shape)}; leave the name out for a prior centred at zero"
+            f"{tuple(weight.shape)}; leave the name out for a prior centred at zero"
         )
-    given = value[name].detach().to(mean).clone()
+    given = part_like(value[name].detach(), weight).to(mean).clone()
     if not given.isfinite().all():
         raise ValueError(
             f"prior_mean[{name!r}] holds numbers that are not finite; leave the name out for a prior centred "
@@ -275,7 +277,7 @@ def initial_sd(group: dict[str, Any]) -> float:
     precision = group["num_data"] / group["temperature"] + group["prior_sd"] ** -2.0
     found = min(WIDEST, precision**-0.5)
     weights = [p.detach() for p in group["params"]]
-    squares = sum(float(torch.linalg.vector_norm(p)) ** 2 for p in weights)
+    squares = sum(norm**2 for norm in norms(weights))
     if squares > 0 and math.isfinite(squares):
         found = min(found, WIDEST_SHARE * math.sqrt(squares / sum(p.numel() for p in weights)))
     return max(LEAST, float(found))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.distributed import norms
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
 from bayescore.optim.options import WHOLE, CommonOptions, positive
@@ -103,12 +104,14 @@ class ProximalScore(BayesianOptimizer):
     def _scale(self, member: Member, mean: Tensor) -> float:
         """Root mean square of a tensor's weights; see `prior_scale`."""
         if mean.dim() > 1:
-            return _root_mean_square(mean)
+            return _root_mean_square(member.weight, mean)
         before = [p for p in member.group["params"][: member.position] if p.dim() > 1 and p.numel()]
         if before:
-            return _root_mean_square(before[-1].detach())
+            return _root_mean_square(before[-1])
         others = [p for group in self.param_groups for p in group["params"] if p.dim() > 1 and p.numel()]
-        return median(_root_mean_square(p.detach()) for p in others) if others else _root_mean_square(mean)
+        if not others:
+            return _root_mean_square(member.weight, mean)
+        return median(_root_mean_square(p) for p in others)
 
     @property
     def _network(self) -> Network:
@@ -155,7 +158,8 @@ class ProximalScore(BayesianOptimizer):
         if not updated:
             return
         device = updated[0][1].device
-        found = iter(torch.cat([table.to(device) for _, table in updated]).tolist())  # waits for a GPU once
+        tables = [table.to(device) for table in self._over_processes(updated)]
+        found = iter(torch.cat(tables).tolist())  # waits for a GPU once
         totals = [0.0, 0.0, 0.0]
         for bucket, _ in updated:
             lr = self._rate(bucket.group)
@@ -192,11 +196,11 @@ def _finite_numbers(values: Any, count: int) -> bool:
     return all(isinstance(value, float | int) and math.isfinite(value) for value in values)
 
 
-def _root_mean_square(weights: Tensor) -> float:
+def _root_mean_square(weights: Tensor, mean: Tensor | None = None) -> float:
     if not weights.numel():
         return 1.0
-    wide = torch.promote_types(weights.dtype, torch.float32)
-    found = float(torch.linalg.vector_norm(weights, dtype=wide)) / math.sqrt(weights.numel())
+    (norm,) = norms([weights.detach()], None if mean is None else [mean])
+    found = norm / math.sqrt(weights.numel())
     return found if found > LEAST_SCALE else (weights[0].numel() if weights.dim() > 1 else 1.0) ** -0.5
 
 

@@ -22,6 +22,7 @@ from bayescore.optim.options import WHOLE, CommonOptions
 from bayescore.optim.steep import WATCHED
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.draws import DrawsPosterior
+from bayescore.posteriors.shards import sharded_like
 
 __all__ = ["SGLD"]
 
@@ -163,7 +164,10 @@ class SGLD(BayesianOptimizer):
             )
         return DrawsPosterior(
             model,
-            {name: m.state["path"][: self._head["kept"]].clone() for name, m in members.items()},
+            {
+                name: sharded_like(m.state["path"][: self._head["kept"]].clone(), m.weight, 1)
+                for name, m in members.items()
+            },
             likelihood=likelihood,
         )
 

@@ -13,8 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from torch.linalg import vector_norm as norm
-
+from bayescore.optim.distributed import norms
 from bayescore.optim.engine import Member
 
 __all__ = ["WATCHED", "is_steep"]
@@ -41,13 +40,14 @@ def is_steep(
     watched = [m for m in reached if m.group["updates"] < m.group["steep_watch"]]
     if not watched:
         return False
-    gradients = [m.state.get("sum_g", m.weight.grad) for m in watched]
+    weights = [m.weight.detach() for m in watched]
+    gradients: list[Any] = [m.state.get("sum_g", m.gradient) for m in watched]
     rates = [stride(m.group) / divisor for m in watched]
-    step = math.hypot(*(rate * float(norm(g)) for rate, g in zip(rates, gradients, strict=True)))
+    step = math.hypot(*(rate * norm for rate, norm in zip(rates, norms(weights, gradients), strict=True)))
     least = math.sqrt(min(FEW, sum(m.weight.numel() for m in watched)))
     if step <= FARTHEST * least:  # almost always: the norms of the weights are not needed
         return False
-    k = step / (FARTHEST * math.hypot(least, *(float(norm(m.weight)) for m in watched)))
+    k = step / (FARTHEST * math.hypot(least, *norms(weights)))
     if k <= 1:
         return False
     for group in (group for group in groups if group["steep_watch"]):

@@ -40,6 +40,7 @@ import functools
 import logging
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -48,9 +49,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bayescore.optim.distributed import data_parallel_size
 from bayescore.optim.losses import is_recorded, record_loss
 
-__all__ = ["Usage"]
+__all__ = ["Usage", "losses_seen"]
 
 FIRST, EVERY = 4, 100  # the loss is read in the first steps, and then every so many
 SURE = 3  # readings that must agree where one batch could mislead
@@ -543,8 +545,10 @@ class Usage:
         """Compare num_data with an epoch of between `least` and `most` steps."""
         if not self._sizes:
             return
-        spread = torch.distributed.is_available() and torch.distributed.is_initialized()
-        size = sum(self._sizes) / len(self._sizes) * (torch.distributed.get_world_size() if spread else 1)
+        processes = data_parallel_size(group["params"])
+        if processes is None:
+            return
+        size = sum(self._sizes) / len(self._sizes) * processes
         if group["num_data"] * TOO_SMALL < least * size or group["num_data"] > TOO_LARGE * most * size:
             ends = [f"{round(n * size)}" for n in (least, most)]
             self._say_num_data(group, f"an epoch has about {ends[0] if least == most else ' to '.join(ends)}")
@@ -654,6 +658,14 @@ def seeing_backward(look: Look) -> Iterator[None]:
                 ours, original = _replaced.pop()
                 if torch.autograd.backward is ours:  # unless other code has replaced it since
                     torch.autograd.backward = original
+
+
+@contextmanager
+def losses_seen() -> Iterator[Counter[int]]:
+    """Count the losses of the backward calls of this thread, under the number 0."""
+    seen: Counter[int] = Counter()
+    with seeing_backward(lambda _: seen.update((0,))):
+        yield seen
 
 
 @functools.cache

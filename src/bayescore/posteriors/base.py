@@ -6,6 +6,9 @@ own tensors, the module is run in eval mode without gradients, and its tensors a
 not random (frozen weights, buffers such as BatchNorm's running statistics) keep the values that they had when
 the posterior was made. BatchNorm's running statistics are those of training under drawn weights;
 `recalibrate=` estimates them again for every draw.
+
+A sharded network (posteriors/shards.py) is never gathered, except by `save`: every process draws its own
+parts. All processes have to predict together, with as many rows on each.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from bayescore.posteriors.forward import (
 from bayescore.posteriors.inputs import Inputs
 from bayescore.posteriors.likelihoods import Likelihood, as_likelihood, frozen
 from bayescore.posteriors.prediction import prediction_from_outputs
+from bayescore.posteriors.shards import gathered, is_sharded, part_like, reshard, sharded_like
 from bayescore.posteriors.storage import PosteriorFile, likelihood_header
 from bayescore.posteriors.wrappers import matched, without_parallel
 from bayescore.rng import generator
@@ -98,8 +102,16 @@ class Posterior(ABC):
         """The module as one draw, for the length of the block."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the posterior to one safetensors file, atomically."""
-        PosteriorFile(Path(path), *self.pack()).write()
+        """Write the posterior to one safetensors file, atomically.
+
+        If it is sharded, all processes call this, and the first one gathers and writes.
+        """
+        header, tensors = self.pack()
+        found = gathered(tensors)
+        if found is not None:
+            PosteriorFile(Path(path), header, found).write()
+        if any(map(is_sharded, tensors.values())):
+            torch.distributed.barrier()  # the file is there when any process continues
 
     @staticmethod
     def load(
@@ -219,17 +231,22 @@ class WeightPosterior(Posterior):
         modes = [(module, module.training) for module in self.model.modules()]
         try:
             self.model.eval()
-            copy_into(own, self.fixed)
+            self._write(own, self.fixed)
             yield own
         finally:
-            copy_into(own, before)
+            self._write(own, before)
             for module, mode in modes:
                 module.training = mode
+
+    def _write(self, own: dict[str, Tensor], values: Weights) -> None:
+        """Copy values into the module's own tensors; a sharded module gathers them when it runs next."""
+        reshard(self.model)
+        copy_into(own, values)
 
     @contextmanager
     def _as_draw(self, own: dict[str, Tensor], seed: int, index: int) -> Iterator[None]:
         """The module as draw number `index`, for the length of the block."""
-        copy_into(own, self.draw(seed, index))
+        self._write(own, self.draw(seed, index))
         yield
 
     @contextmanager
@@ -242,7 +259,7 @@ class WeightPosterior(Posterior):
     def mean_(self) -> Iterator[nn.Module]:
         """The module with the centre of the posterior, for the length of the block."""
         with self._in_eval_mode() as own:
-            copy_into(own, self.centre())
+            self._write(own, self.centre())
             yield self.model
 
     def write_centre(self) -> None:
@@ -278,7 +295,8 @@ class WeightPosterior(Posterior):
     ) -> Generator[Tensor, None, None]:
         """Yield the outputs (n, ...) of one draw after the other, in float32 or float64."""
         chunks = inputs.chunks(batch_size)
-        only_weights_change = draws > 1 and batches is None and self.weights_only
+        whole = not any(map(is_sharded, self.model.parameters()))
+        only_weights_change = draws > 1 and batches is None and self.weights_only and whole
         together = only_weights_change and can_batch(self.model, len(chunks[0]))
         layer = random_layer(self.model, self.names) if only_weights_change else None
         forward = CachedForward(without_parallel(self.model), chunks, layer)
@@ -327,6 +345,10 @@ class WeightPosterior(Posterior):
             random.setdefault(what, {})[known] = value.to(device)
         file.check_tensors(shapes, random, fixed, cls.leading)
         copy_into(own, fixed)
+        for what, rows in random.items():
+            for name in (name for name in rows if name in own and is_sharded(own[name])):
+                part = part_like(rows[name], own[name], cls.leading[what]).clone()
+                rows[name] = sharded_like(part, own[name], cls.leading[what])
         with file.refusing_damage():
             posterior = cls.rebuild(model, random, like.to(device), **config)
             file.check_all_used(*posterior.pack())

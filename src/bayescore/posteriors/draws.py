@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayescore.posteriors.base import WeightPosterior, Weights
 from bayescore.posteriors.likelihoods import Likelihood
+from bayescore.posteriors.shards import local, sharded_like
 from bayescore.rng import generator
 
 __all__ = ["DrawsPosterior"]
@@ -44,10 +45,10 @@ class DrawsPosterior(WeightPosterior):
     def draw(self, seed: int, index: int) -> Weights:
         order = torch.randperm(self.size, generator=generator(seed))
         member = int(order[index % self.size])
-        return {name: values[member] for name, values in self.path.items()}
+        return {name: sharded_like(local(v)[member], v, -1) for name, v in self.path.items()}
 
     def centre(self) -> Weights:
-        return {name: values.mean(0) for name, values in self.path.items()}
+        return {name: sharded_like(local(v).mean(0), v, -1) for name, v in self.path.items()}
 
     def tensors(self) -> Weights:
         return {f"path.{k}": v for k, v in self.path.items()}

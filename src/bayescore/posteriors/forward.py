@@ -25,6 +25,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayescore.posteriors.inputs import Inputs, require_tensor
+from bayescore.posteriors.shards import computing_device, local, part_like, reshard
 from bayescore.posteriors.wrappers import eager
 
 __all__ = [
@@ -58,7 +59,8 @@ _FEED_FORWARD = (nn.Sequential, nn.Linear, nn.LayerNorm, nn.Identity, nn.Flatten
 
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The module's parameters and buffers, by name."""
+    """The module's parameters and buffers, by name; of a sharded module, as this process holds them."""
+    reshard(model)
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
@@ -66,7 +68,7 @@ def copy_into(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     """Copy values into the module's own tensors of the same names."""
     with torch.no_grad():
         for name, value in values.items():
-            own[name].copy_(value)
+            local(own[name]).copy_(part_like(value, own[name]))
     torch.clear_autocast_cache()  # it holds copies of weights that have just changed
 
 
@@ -169,7 +171,7 @@ class CachedForward:
 
     def __init__(self, model: nn.Module, chunks: Sequence[Inputs], layer: nn.Module | None) -> None:
         self.model, self.chunks, self.layer = model, chunks, layer
-        self.device = next(model.parameters()).device
+        self.device = computing_device(next(model.parameters()))
         self._layer_inputs: list[Any] = []  # (args, kwargs) of the layer, by chunk
         self._checked = False
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayescore.posteriors.base import WeightPosterior, Weights, draw_generator
 from bayescore.posteriors.likelihoods import Likelihood
+from bayescore.posteriors.shards import local, normal_like, sharded_like
 
 __all__ = ["GaussianPosterior"]
 
@@ -42,8 +43,8 @@ class GaussianPosterior(WeightPosterior):
         rng = draw_generator(seed, index, next(iter(self.mean.values())).device)
         weights = {}
         for name, mean in self.mean.items():
-            eps = torch.empty_like(mean).normal_(generator=rng)
-            weights[name] = torch.addcmul(mean, self.sd[name], eps)
+            theta = torch.addcmul(local(mean), local(self.sd[name]), normal_like(mean, rng))
+            weights[name] = sharded_like(theta, mean)
         return weights
 
     def centre(self) -> Weights:

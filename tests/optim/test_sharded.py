@@ -1,0 +1,171 @@
+"""A posterior does not depend on how many processes hold it: sharded networks against whole ones.
+
+The processes are those of sharded_worker.py; two of them here, four in the slow tests.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sharded_worker import launch
+from small_networks import OPTIMIZERS
+
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
+
+
+def case(**changes: Any) -> dict[str, Any]:
+    return {"network": "mlp", "kind": "proximal", "how": "fsdp", "dtype": "float64", "count": 20, **changes}
+
+
+EVERY_OPTIMIZER = {kind: case(kind=kind) for kind in OPTIMIZERS}
+SITUATIONS = {
+    "tied embeddings": case(network="language"),
+    "frozen BatchNorm": case(network="conv"),
+    "offload": case(how="offload", count=5),
+    "whole": case(how="ddp", count=5),
+    "accumulation": case(parts=2, options={"accumulate": 2}, count=5),
+    "one reduction for several backward calls": case(
+        parts=2, options={"accumulate": 2}, late_sync=True, count=5
+    ),
+    "clipping": case(clip=0.05, count=5),
+    "a gradient that is not finite on one process": case(spoilt=2, count=5),
+    "the same with several draws": case(kind="bam", spoilt=2, count=5),
+    "evaluation between steps": case(evaluating=True, count=5),
+    "average and prior": case(options={"average": 0.5, "prior_mean": "current"}, count=5),
+    "single precision": case(network="language", dtype="float32"),
+}
+MANY = {
+    f"{network} {how} {kind} {dtype}": case(network=network, how=how, kind=kind, dtype=dtype)
+    for network in ("mlp", "conv", "language")
+    for how in ("ddp", "fsdp", "offload", "hybrid", "tp", "tp only")
+    for kind in OPTIMIZERS
+    for dtype in ("float64", "float32")
+    if kind == "proximal" or (dtype == "float64" and how in ("fsdp", "tp"))
+}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What two processes found."""
+    folder = tmp_path_factory.mktemp("two")
+    cases = {**EVERY_OPTIMIZER, **SITUATIONS}
+    (folder / "saved").mkdir()
+    tasks: dict[str, tuple[str, dict[str, Any]]] = {
+        "differences": ("equality", {"cases": list(cases.values())}),
+        "positions": ("positions", {}),
+        "gaussian": ("predictions", {"folder": str(folder)}),
+        "chain": ("predictions", {"folder": str(folder), "kind": "sgld"}),
+        "precision": ("low_precision", {}),
+        "mistakes": ("mistakes", {}),
+        "messages": ("messages", {}),
+        "fit": ("fitting", {"folder": str(folder)}),
+        "save": (
+            "save",
+            {"folder": str(folder / "saved"), "kinds": ["proximal"], "how": "fsdp", "later": True},
+        ),
+        "load": ("load", {"folder": str(folder / "saved"), "kinds": ["proximal"], "how": "whole"}),
+    }
+    found = dict(zip(tasks, launch(folder, 2, *tasks.values()), strict=True))
+    found["differences"] = dict(zip(cases, found["differences"], strict=True))
+    return found
+
+
+@pytest.mark.parametrize("name", [*EVERY_OPTIMIZER, *SITUATIONS])
+def test_two_processes_with_shards_equal_one_with_the_joined_batch(two: dict[str, Any], name: str) -> None:
+    precision = {**EVERY_OPTIMIZER, **SITUATIONS}[name]["dtype"]
+    difference = two["differences"][name]
+    assert isinstance(difference, float), difference
+    assert difference < TOLERANCE[precision]
+
+
+def test_noise_is_the_same_at_every_position(two: dict[str, Any]) -> None:
+    assert two["positions"] == {"generator fsdp": True, "counter fsdp": True}
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "chain"])
+def test_a_sharded_posterior_predicts_as_the_whole_one_and_never_gathers(
+    two: dict[str, Any], kind: str
+) -> None:
+    found = two[kind]
+    assert found.pop("sharded state") is True
+    assert set(found) == {"prediction", "mean afterwards", "one draw", "file, whole", "file, sharded"}
+    assert max(found.values()) < 1e-12
+
+
+def test_state_is_float32_under_a_mixed_precision_policy(two: dict[str, Any]) -> None:
+    assert two["precision"]["kinds"] == ["torch.float32"]
+    assert 0 < two["precision"]["difference"] < 0.5
+
+
+def test_processes_that_differ_are_told_so_and_a_damaged_part_is_refused_by_all(two: dict[str, Any]) -> None:
+    for told in two["mistakes"]:
+        assert "different seeds" in told["seeds"]
+        assert "different options" in told["options"]
+    assert "another process" in two["mistakes"][0]["damage"]
+    assert "impossible numbers" in two["mistakes"][1]["damage"]
+
+
+def test_a_step_sends_two_small_messages_at_most(two: dict[str, Any]) -> None:
+    for kind, (calls, size) in two["messages"].items():
+        largest = kind in ("advi", "descent")  # sums and largest values cannot travel together
+        assert calls <= (3 if largest else 2), kind
+        assert size < 1000
+
+
+def test_fit_of_two_processes_is_that_of_one_with_the_joined_batches(two: dict[str, Any]) -> None:
+    assert "DistributedSampler" in two["fit"].pop("same batches")
+    assert len(two["fit"]) == 4
+    assert max(two["fit"].values()) < 1e-10, two["fit"]
+
+
+def test_an_asynchronous_checkpoint_of_two_processes_loads_into_a_whole_network(two: dict[str, Any]) -> None:
+    assert two["load"] == {"proximal": True}
+
+
+@pytest.mark.slow
+def test_four_processes_equal_one_for_every_network_optimizer_and_wrapper(tmp_path: Path) -> None:
+    differences, positions = launch(
+        tmp_path, 4, ("equality", {"cases": list(MANY.values())}), ("positions", {})
+    )
+    for (name, asked), difference in zip(MANY.items(), differences, strict=True):
+        assert isinstance(difference, float), (name, difference)
+        assert difference < TOLERANCE[asked["dtype"]], name
+    assert len(positions) == 8
+    assert all(positions.values()), positions
+
+
+@pytest.mark.slow
+def test_a_network_with_batchnorm_in_training_mode_equals_one_that_normalises_parts_apart(
+    tmp_path: Path,
+) -> None:
+    cases = [case(network="conv training", how=how, apart=1) for how in ("fsdp", "ddp")]
+    (differences,) = launch(tmp_path, 2, ("equality", {"cases": cases}))
+    assert max(differences) < TOLERANCE["float64"], differences
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fsdp", "tp"])
+def test_what_four_processes_saved_is_loaded_by_one_two_and_three_bitwise(how: str, tmp_path: Path) -> None:
+    kinds = list(OPTIMIZERS)
+    folder = str(tmp_path)
+    launch(tmp_path, 4, ("save", {"folder": folder, "kinds": kinds, "how": how}))
+    for processes in (1, 2, 3):
+        (found,) = launch(tmp_path, processes, ("load", {"folder": folder, "kinds": kinds, "how": "fsdp"}))
+        assert found == dict.fromkeys(kinds, True)
+
+
+@pytest.mark.slow
+def test_a_run_of_which_one_process_was_killed_resumes_to_the_bitwise_result(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("through", "killed")]
+    for folder in folders:
+        folder.mkdir()
+    launch(tmp_path, 2, ("resumed", {"folder": str(folders[0]), "killed_at": None}))
+    launch(tmp_path, 2, ("resumed", {"folder": str(folders[1]), "killed_at": 6}), killed=True)
+    (begun,) = launch(tmp_path, 2, ("resumed", {"folder": str(folders[1]), "killed_at": None}))
+    assert begun == 4
+    one, two = (torch.load(folder / "result.pt", weights_only=True) for folder in folders)
+    for key, row in one["state"].items():
+        assert all(torch.equal(value, two["state"][key][name]) for name, value in row.items())
