@@ -139,6 +139,49 @@ def test_a_density_without_a_mode_is_found_out_and_still_fitted() -> None:
     assert fit.elbo is not None
     assert fit.elbo.value > -40  # the best local Gaussian on the way has -38
     assert note in fit.summary()
+    assert "tau is the population sd of theta" in note
+    assert "write the non-centred form, theta = location + tau * eta" in note
+
+
+def grouped(J: int = 30) -> TorchModel:
+    """Means of groups, centred: the search climbs into the neck, and the broad start does not."""
+    rng = torch.Generator().manual_seed(2)
+    se = 1 + 3 * torch.rand(J, generator=rng, dtype=torch.float64)
+    y = 3 + 2 * torch.randn(J, generator=rng, dtype=torch.float64)
+    y = y + se * torch.randn(J, generator=rng, dtype=torch.float64)
+
+    def log_density(mu: Tensor, tau: Tensor, theta: Tensor) -> Tensor:
+        prior = Normal(0, 5).log_prob(mu) + HalfCauchy(5).log_prob(tau)
+        return prior + Normal(mu, tau).log_prob(theta).sum() + Normal(theta, se).log_prob(y).sum()
+
+    return TorchModel({"mu": Real(), "tau": Positive(), "theta": Real(J)}, log_density)
+
+
+def test_a_centred_hierarchy_ends_at_the_elbo_of_the_best_gaussian_for_every_seed() -> None:
+    target = grouped()
+    judge = bs.metrics.ELBO(1000, seed=9)
+    found = [float(judge(auto(target, seed=seed).family, target)) for seed in range(4)]
+    broad = bs.fit(
+        target, bs.families.FullGaussian.init(32), bs.methods.BaM(64, "decay"), steps=300, progress=False
+    )
+    assert min(found) > float(judge(broad.family, target)) - 0.5
+    assert max(found) - min(found) < 0.5
+
+
+def test_the_other_routes_are_for_targets_that_need_them() -> None:
+    notes = " ".join(auto(Gaussian.random(10, seed=1)).notes)
+    assert "broad" not in notes
+    assert "BaM from the broad q0" in " ".join(auto(schools(centred=True)).notes)
+    thorough = auto(Banana(), effort="thorough")
+    assert "dispersed q0 3" in " ".join(thorough.notes)
+    assert thorough.score_calls > auto(Banana(), effort="quick").score_calls
+
+
+def test_an_effort_is_a_word_for_the_automatic_fit() -> None:
+    with pytest.raises(ValueError, match="effort"):
+        auto(Banana(), effort="much")
+    with pytest.raises(TypeError, match='effort= is for method="auto"'):
+        auto(Banana(), method="bam", effort="quick")
 
 
 def test_a_coordinate_that_nothing_holds_makes_the_verdict() -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
@@ -48,6 +50,7 @@ class Start:
     found_mode: bool = False
     notes: tuple[str, ...] = ()
     objections: tuple[str, ...] = ()
+    origin: Family | None = None  # q0, where the search began
 
     @property
     def searched(self) -> bool:
@@ -135,6 +138,7 @@ def _search(target: Target, q0: Family, seed: int, check: bool) -> Start:
         found_mode=bool(iterates[-1].at_mode.any()),
         notes=(_search_note(target, iterates, climber, density.score_calls),),
         objections=() if objection is None else (objection,),
+        origin=q0,
     )
 
 
@@ -152,8 +156,42 @@ def _search_note(target: Target, iterates: Sequence[Iterate], climber: str, scor
     if climber == "L-BFGS":
         return f"start: {climbs} were still rising at the end, at {where}. {begin}"
     if float(last.value[i] - iterates[max(0, len(iterates) - 6)].value[i]) > STILL_RISING:
+        why = _why_unbounded(target, iterates, i, moved)
         return (
             f"no mode: at the end of {climbs} the log density still rises, towards {where} on the "
-            f"unconstrained scale; centred hierarchical models do that, and missing priors. {begin}"
+            f"unconstrained scale; {why}. {begin}"
         )
     return f"no mode: {climbs} ended where the density is not smooth or has no peak. {begin}"
+
+
+def _why_unbounded(target: Target, iterates: Sequence[Iterate], i: int, moved: int) -> str:
+    """Why climb i still rises along the coordinate `moved`, and what to do about it.
+
+    A population scale that falls narrows its own effects in proportion: their local standard deviations
+    follow exp(coordinate) from one iterate to another. If some do, they are named.
+    """
+    first, last = iterates[len(iterates) // 2], iterates[-1]
+    fall = float(last.x[i, moved] - first.x[i, moved])
+    names = coordinate_names(target)
+    if fall < -1:
+        narrowed = (_local_sd(last, i) / _local_sd(first, i)).log()  # (D,)
+        narrowed[moved] = 0.0
+        follow = ((narrowed / fall - 1).abs() < 0.25).nonzero().flatten().tolist()
+        sizes = Counter(names[j].partition("[")[0] for j in follow)
+        effects = [name for name, size in sizes.items() if size > 1]  # their location follows too
+        if effects:
+            scale = names[moved]
+            return (
+                f"{scale} is the population sd of {', '.join(effects)}, and the density grows without bound "
+                f"as it goes to zero; write the non-centred form, {effects[0]} = location + {scale} * eta with "
+                "eta ~ normal(0, 1)"
+            )
+    return "centred hierarchical models do that, and missing priors"
+
+
+def _local_sd(iterate: Iterate, i: int) -> Tensor:
+    """The standard deviation of every coordinate given the others, (D,), of the local Gaussian of climb i."""
+    factor = iterate.factor[i]
+    if factor.dim() == 1:
+        return factor
+    return torch.linalg.inv(factor).square().sum(-2).rsqrt()
