@@ -11,8 +11,8 @@
 5. If q is not yet close to the target, proximal score matching from there: its fixed points are those of the
    ELBO. It is kept if the ELBO rises.
 
-There is no search if scores are noisy, if there is no density, or for mixtures and flows; one method then
-begins at q0, and if it fails another one does:
+Noisy scores are searched by averages (initial/averaging.py). There is no search if there is no density, or
+for mixtures and flows. One method then begins at the start, and if it fails another one does:
     noisy scores              proximal score matching with bounded residuals; the same with smaller steps
     scores without a density  BaM; proximal score matching
     mixtures and flows        proximal score matching; ADVI
@@ -34,7 +34,7 @@ from bayescore.inference.loop import Loop
 from bayescore.inference.options import RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.inference.stopping import Plateau
-from bayescore.initial.finding import Start, default_family, make_start
+from bayescore.initial.finding import Start, default_family, make_start, noisy_start
 from bayescore.initial.gaussians import GaussianFamily
 from bayescore.methods import ADVI, BaM, Method, ProximalDescent, WhitenedDescent
 from bayescore.metrics.divergence import ELBO
@@ -52,6 +52,9 @@ STEPS_PER_RECORD = 10  # of BaM
 FAR_SPREAD = 2.0  # nats: with a larger standard deviation of log Phi - log q another route is tried
 BROAD_STEPS = 120  # of BaM from a broad q0
 DISPERSED = 3  # routes from dispersed q0, with effort="thorough"
+NOISY_STEPS = 4500  # with the search and a second run of a third, 10,000 score calls
+#: the most score calls of the search under noise
+SEARCH_CALLS = {"quick": 1000, "normal": 4000, "thorough": 12_000}
 COMPARISON_DRAWS = 256  # over which the ELBOs of stages are compared
 FAR_AWAY = 1e6  # a larger coordinate of q means that it followed a density without a mode
 
@@ -59,11 +62,15 @@ FAR_AWAY = 1e6  # a larger coordinate of q means that it followed a density with
 def auto_fit(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
     """Fit `target` as described above, with q0 = `family` if it is given."""
     try:
-        start = make_start(target, family, seed=seed, check=options.check)
+        if target.stochastic:
+            budget = min(SEARCH_CALLS[options.effort], options.steps or NOISY_STEPS)
+            start = noisy_start(target, family, seed=seed, check=options.check, budget=budget)
+        else:
+            start = make_start(target, family, seed=seed, check=options.check)
     except KeyboardInterrupt:
         return interrupted(target, family, seed, options)
     run = _AutomaticFit(target, start, seed, options, family_given=family is not None)
-    return run.from_search() if start.searched else run.from_q0()
+    return run.from_search() if start.searched and not target.stochastic else run.from_q0()
 
 
 def interrupted(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
@@ -77,7 +84,7 @@ def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
     if not isinstance(q0, GaussianFamily):
         return ProximalDescent(), ADVI(), 1000
     if target.stochastic:
-        return _for_noise(q0, 0.1), _for_noise(q0, 0.01), 5000
+        return _for_noise(q0, 0.1), _for_noise(q0, 0.01), NOISY_STEPS
     draws = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
     if target.has_density:  # it can be searched
         return BaM(draws, "decay"), _polish(q0, CAREFUL_LR), 200
@@ -201,8 +208,14 @@ class _AutomaticFit:
             return self._finish(done)
         first, second = type(self.method).__name__, type(self.fallback).__name__
         self.notes.append(f"{first} made nothing better; {second} began anew")
-        again = self._stage(q0, self.fallback, self.steps)
-        return self._finish(max((again, done), key=lambda fit: self._elbo(fit.family)))
+        steps = self.steps // 3 if self.start.searched else self.steps
+        again = self._stage(q0, self.fallback, steps)
+        best = max((again, done), key=lambda fit: self._elbo(fit.family))
+        if self.start.searched and self._failed(best, q0):
+            self.notes.append("nothing improved on the start, which is the result")
+            loop = self._loop(q0, self.method, self.steps, self.options)
+            best = loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
+        return self._finish(best)
 
     def _failed(self, done: Fit, q0: Family) -> bool:
         """Whether a run diverged or ended no better than q0."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.inference import storage
 from bayescore.inference.diagnosis import FIRST_DRAWS, KHAT_LIMIT, Diagnosis, Shifts, diagnose
-from bayescore.inference.export import columns, groups, inference_data, model_of
+from bayescore.inference.export import columns, data_of, groups, inference_data, model_of
 from bayescore.inference.history import History
 from bayescore.inference.marginals import Marginals, marginals_of
 from bayescore.initial.checks import check_match
@@ -30,13 +30,15 @@ from bayescore.metrics.reference import Comparison, compare_draws
 from bayescore.rng import generator
 from bayescore.targets.base import Target
 from bayescore.targets.counting import Counts
+from bayescore.targets.propriety import coordinate_names
 
 if TYPE_CHECKING:
     import arviz
 
-__all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "why_no_diagnosis"]
+__all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "to_arviz", "why_no_diagnosis"]
 
 TABLE_NUMBERS = 20_000_000  # the most draws times dimensions behind the table of parameters
+REFLECTED, REFLECTED_DIM = 10, 400  # draws whose coordinates change sign in turn, and in how many dimensions
 REFUSAL = "do not trust this approximation"
 
 
@@ -155,11 +157,31 @@ class Fit:
             return Trust.UNKNOWN, f"unknown: {why_no_diagnosis(self)}"
         lost = float((~found.log_ratios.isfinite()).double().mean())
         if lost > 0:
-            return Trust.POOR, f"{REFUSAL}: the density is not finite at {lost:.2%} of its draws"
+            lack = f"the density is not finite at {lost:.2%} of its draws"
+            return Trust.POOR, f"{REFUSAL}: {lack}{self._without_bound()}"
         if found.close:
             close = f"log density and log q differ by a constant up to {found.spread:.1g} nats"
             return Trust.GOOD, f"good: {close}"
-        return self._graded(found)
+        trust, words = self._graded(found)
+        return trust, words if trust is Trust.GOOD else f"{words}{self._without_bound()}"
+
+    def _without_bound(self) -> str:
+        """The hint at a scale without its bound: at no draw is the density finite after a change of its sign."""
+        x = self._diagnosis_draws(REFLECTED, 0)
+        x = x[self._log_ratios_at(x).isfinite()]
+        if not len(x) or self.family.dim > REFLECTED_DIM:
+            return ""
+        signs = 1 - 2 * torch.eye(self.family.dim, dtype=x.dtype, device=x.device)  # row i changes x_i
+        finite = self._log_ratios_at((x * signs.unsqueeze(1)).flatten(0, 1)).isfinite()
+        bounded = ~finite.reshape(-1, len(x)).any(-1) & (x > 0).all(0)  # (D,)
+        if not bool(bounded.any()):
+            return ""
+        assert self.target is not None
+        name = coordinate_names(model_of(self.target) or self.target)[int(bounded.nonzero()[0])]
+        return (
+            f"; the density is finite only where {name} is positive. Is it a scale without its bound? Declare "
+            f"it as real<lower=0> {name} in Stan, or as Positive() in a TorchModel"
+        )
 
     def _graded(self, found: Diagnosis) -> tuple[Trust, str]:
         """Grade and sentence from k-hat and the shifts; words say how near the threshold is."""
@@ -234,22 +256,23 @@ class Fit:
         chosen = torch.multinomial(weights, n, replacement=True, generator=generator(seed, purpose="choice"))
         return x[chosen.to(x.device)]
 
-    def to_arviz(self, draws: int = 4000, seed: int = 0, *, resample: bool = False) -> arviz.InferenceData:
-        """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`.
+    def to_arviz(
+        self,
+        draws: int = 4000,
+        seed: int = 0,
+        *,
+        resample: bool = False,
+        observed: Mapping[str, Any] | None = None,
+    ) -> arviz.InferenceData:
+        """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`: one chain.
 
         Models with named parameters (Stan, TorchModel, PosteriorDB) give their constrained parameters and
         generated quantities, in the groups posterior, log_likelihood and posterior_predictive; every other
-        target gives `theta`. With `resample` the draws are those of `resample`.
+        target gives `theta`. With `resample` the draws are those of `resample`. `observed` are the data by
+        name, for `observed_data`; those of a Stan program are known. `bs.to_arviz` makes one chain of each of
+        several fits.
         """
-        x = self.resample(draws, seed) if resample else self.family.sample(draws, seed)
-        stats = {"log_q": self.family.log_prob(x).unsqueeze(0)}
-        if self.target is not None and self.target.has_density:
-            with torch.no_grad():
-                stats["lp"] = self.target.log_prob(x).unsqueeze(0)
-        attrs = {"method": repr(self.method), "status": self.status, "score_calls": self.counts.score_calls}
-        if self.khat is not None:
-            attrs |= {"khat": self.khat.value, "verdict": self.verdict}
-        return inference_data(groups(self.target, x.unsqueeze(0), seed), stats, attrs)
+        return to_arviz([self], draws, seed, resample=resample, observed=observed)
 
     def compare(
         self, reference: Tensor | Mapping[str, Tensor] | None = None, draws: int = 10_000, seed: int = 0
@@ -301,6 +324,48 @@ class Fit:
                 raise ValueError(f"its outcome is {fields['outcome']!r}, which no run has")
             fields |= {"outcome": Outcome[fields["outcome"]], "pending": Pending(*fields["pending"])}
             return cls(target=target, **fields)
+
+
+def to_arviz(
+    fits: Sequence[Fit],
+    draws: int = 1000,
+    seed: int = 0,
+    *,
+    resample: bool = False,
+    observed: Mapping[str, Any] | None = None,
+) -> arviz.InferenceData:
+    """k independent fits of one target as k chains of ArviZ InferenceData, as `Fit.to_arviz`.
+
+    Draws of a fit are independent, so r_hat says nothing about one fit; over several it tells whether they
+    agree.
+
+        fits = bs.fit_many(target, seeds=range(4))
+        arviz.summary(bs.to_arviz(fits))
+    """
+    if not fits:
+        raise ValueError("to_arviz needs at least one fit; got none")
+    if any(fit.target is not fits[0].target for fit in fits):
+        raise ValueError("the chains of one file are fits of one target; export other targets one by one")
+    first = fits[0]
+    chains = [
+        fit.resample(draws, seed + i) if resample else fit.family.sample(draws, seed + i)
+        for i, fit in enumerate(fits)
+    ]
+    x = torch.stack(chains)  # (k, draws, D)
+    rows = zip(fits, chains, strict=True)
+    stats = {"log_q": torch.stack([fit.family.log_prob(chain) for fit, chain in rows])}
+    if first.target is not None and first.target.has_density:
+        with torch.no_grad():
+            stats["lp"] = torch.stack([first.target.log_prob(chain) for chain in chains])
+    attrs = {
+        "method": repr(first.method),
+        "status": "; ".join(fit.status for fit in fits),
+        "score_calls": sum(fit.counts.score_calls for fit in fits),
+    }
+    if all(fit.khat is not None for fit in fits):
+        attrs["khat"] = max(fit.khat.value for fit in fits if fit.khat is not None)
+        attrs["verdict"] = "; ".join(fit.verdict for fit in fits)
+    return inference_data(groups(first.target, x, seed), stats, attrs, data_of(first.target, observed))
 
 
 def _plain(x: Tensor) -> dict[str, Tensor]:
