@@ -166,7 +166,7 @@ class Fit:
         return trust, words if trust is Trust.GOOD else f"{words}{self._without_bound()}"
 
     def _without_bound(self) -> str:
-        """The hint at a scale without its bound: at no draw is the density finite after a change of its sign."""
+        """The hint at a scale without its bound: no draw has a finite density if its sign is changed."""
         x = self._diagnosis_draws(REFLECTED, 0)
         x = x[self._log_ratios_at(x).isfinite()]
         if not len(x) or self.family.dim > REFLECTED_DIM:
@@ -179,8 +179,8 @@ class Fit:
         assert self.target is not None
         name = coordinate_names(model_of(self.target) or self.target)[int(bounded.nonzero()[0])]
         return (
-            f"; the density is finite only where {name} is positive. Is it a scale without its bound? Declare "
-            f"it as real<lower=0> {name} in Stan, or as Positive() in a TorchModel"
+            f"; the density is finite only where {name} is positive. Is it a scale without its bound? "
+            f"Declare it as real<lower=0> {name} in Stan, or as Positive() in a TorchModel"
         )
 
     def _graded(self, found: Diagnosis) -> tuple[Trust, str]:
