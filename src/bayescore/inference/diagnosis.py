@@ -4,10 +4,11 @@ With draws x_i ~ q, ratios r_i = Phi(x_i)/q(x_i) and Pareto-smoothed weights w_i
 (metrics/psis.py), every parameter has a mean m and a standard deviation s under q, and m_w, s_w under w:
     shift of the mean  (m_w - m) / s_w,      error  sqrt(sum w^2 (x - m_w)^2) / s_w                    (1)
     shift of the sd    log(s_w / s),         error  sqrt(sum w^2 ((x - m_w)^2 - s_w^2)^2) / (2 s_w^2)  (2)
-The errors are those of Monte Carlo. Grades:
-    good      k-hat <= 0.7, all |(1)| and |(2)| <= 0.1              use q itself
-    usable    k-hat <= 0.7                                          use draws that are resampled by w
-    poor      k-hat > 0.7: weights cannot correct q, nor measure how far it is off
+The errors are those of Monte Carlo. Grades, in which "below" and "above" mean by two standard errors:
+    good      k-hat below 0.7, or not above it and 1/sum w^2 >= n/2; all |(1)|, |(2)| <= 0.1     use q itself
+    usable    k-hat below 0.7, or not above it and all |(1)|, |(2)| <= 0.25     use draws resampled by w
+    poor      else: weights cannot correct q, nor measure how far it is off
+So no two seeds say good and poor of one posterior whose k-hat cannot be told from 0.7.
 Draws are added, 4,000 at first and 64,000 at most, until none of the numbers that decide is within two of its
 errors of its threshold.                                                                               (3)
 """
@@ -24,12 +25,13 @@ from torch import Tensor
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.psis import smoothed_log_weights
 
-__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "SHIFT_LIMIT", "Diagnosis", "Shifts", "diagnose"]
+__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "Diagnosis", "Shifts", "diagnose"]
 
 FIRST_DRAWS, MOST_DRAWS, GROWTH = 4000, 64_000, 4
 MOST_NUMBERS = 16_000_000  # draws times parameters
 KHAT_LIMIT = 0.7
 SHIFT_LIMIT = 0.1  # of (1) in standard deviations and of (2), about 10 %
+BORDERLINE_LIMIT = 0.25  # the same where k-hat cannot be told from its limit
 CONSTANT_SPREAD = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
 
 
@@ -66,16 +68,15 @@ class Shifts:
         errors = 2 * torch.cat([self.mean_error, self.sd_error])
         return not bool((sizes - errors > SHIFT_LIMIT).any()) and bool((sizes + errors > SHIFT_LIMIT).any())
 
-    @property
-    def small(self) -> bool:
-        """Whether every shift is within the limit, up to twice its Monte Carlo error, and that is known well.
+    def within(self, limit: float) -> bool:
+        """Whether every shift is within a limit, up to twice its Monte Carlo error, and that is known well.
 
         The largest of many shifts is their noise, hence the two errors; an error of half the limit or more
         decides nothing.
         """
         sizes = torch.cat([self.mean.abs(), self.sd.abs()])
         errors = torch.cat([self.mean_error, self.sd_error])
-        return bool((sizes - 2 * errors <= SHIFT_LIMIT).all() and (errors <= SHIFT_LIMIT / 2).all())
+        return bool((sizes - 2 * errors <= limit).all() and (errors <= limit / 2).all())
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Diagnosis:
 
     log_ratios: Tensor
     khat: Estimate
+    evenness: float  # 1/(n sum w^2), the effective share of the draws
     shifts: Shifts | None  # None where a ratio or a parameter is not finite
 
     @property
@@ -107,13 +109,36 @@ class Diagnosis:
         return self.finite and self.spread < CONSTANT_SPREAD
 
     @property
+    def above(self) -> bool:
+        """Whether k-hat is above its limit by two standard errors, or not a number."""
+        return not self.khat.value - 2 * self.khat.error <= KHAT_LIMIT
+
+    @property
+    def borderline(self) -> bool:
+        """Whether k-hat cannot be told from its limit."""
+        return abs(self.khat.value - KHAT_LIMIT) < 2 * self.khat.error
+
+    @property
+    def good(self) -> bool:
+        """Whether q itself can be used."""
+        if self.close:
+            return True
+        tail = not self.above and (not self.borderline or self.evenness >= 0.5)
+        return tail and self.shifts is not None and self.shifts.within(SHIFT_LIMIT)
+
+    @property
+    def usable(self) -> bool:
+        """Whether draws that are resampled by their weights can be used."""
+        if self.above:
+            return False
+        return not self.borderline or (self.shifts is not None and self.shifts.within(BORDERLINE_LIMIT))
+
+    @property
     def undecided(self) -> bool:
         """(3): whether more draws could change the grade."""
         if not self.finite or self.close or not math.isfinite(self.khat.value):
             return False
-        near = abs(self.khat.value - KHAT_LIMIT) < 2 * self.khat.error
-        below = self.khat.value <= KHAT_LIMIT
-        return near or (below and self.shifts is not None and self.shifts.undecided)
+        return self.borderline or (not self.above and self.shifts is not None and self.shifts.undecided)
 
 
 def diagnose(
@@ -145,4 +170,6 @@ def diagnose(
 def _judge(log_ratios: Tensor, values: Tensor) -> Diagnosis:
     log_weights, khat = smoothed_log_weights(log_ratios)
     usable = bool(log_ratios.isfinite().all()) and bool(values.isfinite().all())
-    return Diagnosis(log_ratios, khat, Shifts.of(values, log_weights.exp()) if usable else None)
+    weights = log_weights.exp()
+    evenness = 1 / (len(weights) * float(weights.square().sum()))
+    return Diagnosis(log_ratios, khat, evenness, Shifts.of(values, weights) if usable else None)

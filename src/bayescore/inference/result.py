@@ -185,19 +185,20 @@ class Fit:
 
     def _graded(self, found: Diagnosis) -> tuple[Trust, str]:
         """Grade and sentence from k-hat and the shifts; words say how near the threshold is."""
-        k, limit = found.khat, f"the threshold {KHAT_LIMIT}"
-        near = abs(k.value - KHAT_LIMIT) < 2 * k.error
-        tail = f"k-hat is {k}" + (f", which cannot be told from {limit}" if near else "")
+        k = found.khat
+        tail = f"k-hat is {k}"
+        if found.borderline:
+            tail += f", which cannot be told from the threshold {KHAT_LIMIT}"
         moved = "" if found.shifts is None else self._worst(found.shifts)
-        if k.value <= KHAT_LIMIT:
-            if found.shifts is not None and found.shifts.small:
-                return Trust.GOOD, f"good: importance weights move {moved}; {tail}"
+        if found.good:
+            return Trust.GOOD, f"good: importance weights move {moved}; {tail}"
+        if found.usable:
             return (
                 Trust.USABLE,
                 f"usable after resampling: importance weights move {moved}, and draws of fit.resample are "
                 f"corrected for it; {tail}",
             )
-        if k.value > 1:
+        if not k.value <= 1:
             why = "q misses a part of the posterior that weights of its draws cannot replace"
             return Trust.POOR, f"{REFUSAL}: {tail}: {why}"
         seen = f" (those seen move {moved})" if moved else ""
