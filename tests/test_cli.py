@@ -119,11 +119,14 @@ def test_fit_says_how_it_ended_and_how_far_to_trust_it(run):
     assert "theta[1]" in out
 
 
-def test_the_table_stops_at_twenty_coordinates(run):
+def test_the_table_has_every_coordinate_up_to_five_hundred(run):
     _, out, _ = run("fit gaussian --dim 25 --family diagonal --method bam --steps 20")
-    assert "theta[19]" in out
-    assert "theta[20]" not in out
-    assert "the first 20 of 25 coordinates" in out
+    assert all(f"theta[{i}]" in out for i in range(1, 26))
+    assert "the first" not in out
+    _, out, _ = run("fit gaussian --dim 501 --family diagonal --method bam --steps 2")
+    assert "theta[500]" in out
+    assert "theta[501]" not in out
+    assert "the first 500 of 501; fit.marginals() has all" in out
 
 
 def test_a_function_in_a_file_is_fitted(run):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayescore import data, families, forecast, methods, metrics, nn, optim, plotting, targets
     from bayescore.inference.fitting import fit, fit_many, resume
-    from bayescore.inference.result import Fit
+    from bayescore.inference.result import Fit, to_arviz
     from bayescore.inference.stopping import Plateau
     from bayescore.initial.finding import find_start
 
@@ -40,6 +40,7 @@ __all__ = [
     "plotting",
     "resume",
     "targets",
+    "to_arviz",
 ]
 
 _HOMES = {
@@ -49,6 +50,7 @@ _HOMES = {
     "fit": "bayescore.inference.fitting",
     "fit_many": "bayescore.inference.fitting",
     "resume": "bayescore.inference.fitting",
+    "to_arviz": "bayescore.inference.result",
 }
 
 

@@ -15,6 +15,7 @@ from torch.distributions import HalfCauchy, Normal
 import bayescore as bs
 from bayescore.inference.result import Outcome, Trust
 from bayescore.initial.ascent import lbfgs, newton
+from bayescore.initial.finding import noisy_start
 from bayescore.targets import (
     Banana,
     Funnel,
@@ -139,6 +140,49 @@ def test_a_density_without_a_mode_is_found_out_and_still_fitted() -> None:
     assert fit.elbo is not None
     assert fit.elbo.value > -40  # the best local Gaussian on the way has -38
     assert note in fit.summary()
+    assert "tau is the population sd of theta" in note
+    assert "write the non-centred form, theta = location + tau * eta" in note
+
+
+def grouped(J: int = 30) -> TorchModel:
+    """Means of groups, centred: the search climbs into the neck, and the broad start does not."""
+    rng = torch.Generator().manual_seed(2)
+    se = 1 + 3 * torch.rand(J, generator=rng, dtype=torch.float64)
+    y = 3 + 2 * torch.randn(J, generator=rng, dtype=torch.float64)
+    y = y + se * torch.randn(J, generator=rng, dtype=torch.float64)
+
+    def log_density(mu: Tensor, tau: Tensor, theta: Tensor) -> Tensor:
+        prior = Normal(0, 5).log_prob(mu) + HalfCauchy(5).log_prob(tau)
+        return prior + Normal(mu, tau).log_prob(theta).sum() + Normal(theta, se).log_prob(y).sum()
+
+    return TorchModel({"mu": Real(), "tau": Positive(), "theta": Real(J)}, log_density)
+
+
+def test_a_centred_hierarchy_ends_at_the_elbo_of_the_best_gaussian_for_every_seed() -> None:
+    target = grouped()
+    judge = bs.metrics.ELBO(1000, seed=9)
+    found = [float(judge(auto(target, seed=seed).family, target)) for seed in range(4)]
+    broad = bs.fit(
+        target, bs.families.FullGaussian.init(32), bs.methods.BaM(64, "decay"), steps=300, progress=False
+    )
+    assert min(found) > float(judge(broad.family, target)) - 0.5
+    assert max(found) - min(found) < 0.5
+
+
+def test_the_other_routes_are_for_targets_that_need_them() -> None:
+    notes = " ".join(auto(Gaussian.random(10, seed=1)).notes)
+    assert "broad" not in notes
+    assert "BaM from the broad q0" in " ".join(auto(schools(centred=True)).notes)
+    thorough = auto(Banana(), effort="thorough")
+    assert "dispersed q0 3" in " ".join(thorough.notes)
+    assert thorough.score_calls > auto(Banana(), effort="quick").score_calls
+
+
+def test_an_effort_is_a_word_for_the_automatic_fit() -> None:
+    with pytest.raises(ValueError, match="effort"):
+        auto(Banana(), effort="much")
+    with pytest.raises(TypeError, match='effort= is for method="auto"'):
+        auto(Banana(), method="bam", effort="quick")
 
 
 def test_a_coordinate_that_nothing_holds_makes_the_verdict() -> None:
@@ -206,9 +250,48 @@ def test_noisy_scores_are_fitted_by_proximal_score_matching() -> None:
     target = Gaussian.random(3, seed=1)
     fit = auto(NoisyScore(target, 0.3), steps=1500)
     assert type(fit.method).__name__ == "WhitenedDescent"
-    assert fit.score_calls == 1500
+    assert fit.counts.search_calls > 0
+    assert fit.score_calls == fit.counts.search_calls + 1500
     assert fit.elbo is not None
     assert fit.elbo.value > -0.3
+
+
+def stretched(smallest: float, dim: int = 6) -> LogDensity:
+    """A Gaussian far from the origin with standard deviations from 10^smallest to 10."""
+    rng = torch.Generator().manual_seed(3)
+    W = torch.linalg.qr(torch.randn(dim, dim, generator=rng, dtype=torch.float64)).Q
+    sd = torch.logspace(smallest, 1, dim, dtype=torch.float64)
+    centre = 5 * torch.randn(dim, generator=rng, dtype=torch.float64)
+    return LogDensity(lambda x: -0.5 * (((x - centre) @ W) / sd).square().sum(-1), dim)
+
+
+@pytest.mark.parametrize(("beta", "seed"), [(0.3, 0), (0.3, 1), (1.0, 0)])
+def test_a_search_under_noise_finds_an_ill_conditioned_gaussian(beta: float, seed: int) -> None:
+    target = stretched(-3.0 if beta < 1 else -1.0)
+    exact = auto(target)
+    start = noisy_start(NoisyScore(target, beta), None, seed=seed, check=True, budget=4000)
+    judge = bs.metrics.ELBO(500, seed=5)
+    assert start.counts.search_calls == start.counts.score_calls <= 4000
+    assert float(judge(start.family, target)) > float(judge(exact.family, target)) - 2
+
+
+def test_a_search_under_noise_needs_no_density_and_serves_every_gaussian_family() -> None:
+    target = Gaussian.random(5, seed=2)
+
+    class NoisyScores(NoisyScore):
+        def __init__(self) -> None:
+            super().__init__(target, 0.3)
+            self.has_density = False
+
+    for q0 in (
+        bs.families.FullGaussian.init(5, scale=0.1),
+        bs.families.DiagonalGaussian.init(5, scale=0.1),
+        bs.families.LowRankGaussian.init(5, 2, scale=0.1),
+    ):
+        start = noisy_start(NoisyScores(), q0, seed=0, check=True, budget=1000)
+        assert type(start.family) is type(q0)
+        assert start.counts.density_evaluations == 0
+        assert (start.family.mean - target.mean).norm() < 0.5 * target.mean.norm() + 0.5
 
 
 def test_mini_batches_are_fitted() -> None:

@@ -117,7 +117,11 @@ def test_an_unknown_option_is_answered_with_the_nearest() -> None:
 
 def test_every_option_of_a_run_is_a_keyword_of_fit() -> None:
     assert {field.name for field in dataclasses.fields(RunOptions)} == set(FitKeywords.__annotations__)
-    assert set(FitKeywords.__annotations__) - set(ResumeKeywords.__annotations__) == {"steps", "check"}
+    assert set(FitKeywords.__annotations__) - set(ResumeKeywords.__annotations__) == {
+        "steps",
+        "check",
+        "effort",
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -113,3 +113,53 @@ def test_a_density_that_is_not_finite_at_some_draws_is_not_weighted() -> None:
 
     done = bs.fit(LogDensity(half, 2), progress=False)
     assert "not finite at" in done.verdict
+
+
+def test_independent_fits_are_chains_and_r_hat_says_whether_they_agree() -> None:
+    target = Gaussian.random(3, seed=4)
+    fits = bs.fit_many(target, seeds=[0, 1, 2, 3], progress=False)
+    data = bs.to_arviz(fits, draws=500)
+    assert data.posterior["theta"].shape == (4, 500, 3)
+    assert data.sample_stats["lp"].shape == (4, 500)
+    assert float(arviz.rhat(data)["theta"].max()) < 1.05
+    with pytest.raises(ValueError, match="fits of one target"):
+        bs.to_arviz([fits[0], bs.fit(Gaussian.random(3, seed=5), progress=False)])
+    with pytest.raises(ValueError, match="at least one fit"):
+        bs.to_arviz([])
+
+
+def test_observed_data_serve_predictive_checks(fit: bs.Fit) -> None:
+    data = fit.to_arviz(draws=200, observed={"y": Y})
+    assert data.observed_data["y"].values.tolist() == Y.tolist()
+    pit = arviz.loo_pit(data, y="y", y_hat="y_rep")
+    assert ((pit >= 0) & (pit <= 1)).all()
+    assert "observed_data" not in fit.to_arviz(draws=10).groups()
+
+
+def test_the_data_of_a_program_that_it_replicates_are_observed() -> None:
+    class Program(TorchModel):
+        @property
+        def data(self) -> dict[str, object]:
+            return {"N": 8, "y": Y.tolist(), "x": [1.0] * 8, "z": [2.0] * 8, "ragged": [[1], [1, 2]]}
+
+        @property
+        def constrained_names(self) -> list[str]:
+            return ["mu", "sigma", "z_rep[1]"]
+
+    plain = model()
+    program = Program(plain.parameters, plain.log_density, generated=plain.generated)
+    data = bs.fit(program, progress=False).to_arviz(draws=50)
+    assert set(data.observed_data.data_vars) == {"y", "z"}
+    assert set(data.constant_data.data_vars) == {"N", "x"}
+
+
+def test_a_scale_without_its_bound_is_named() -> None:
+    def log_density(mu: Tensor, sigma: Tensor) -> Tensor:
+        inside = (
+            Normal(mu, sigma.abs()).log_prob(Y[:3]).sum() - 0.5 * (sigma - 1).square() - 0.5 * mu.square()
+        )
+        return torch.where(sigma > 0, inside, -torch.inf)
+
+    fit = bs.fit(TorchModel({"mu": Real(), "sigma": Real()}, log_density), progress=False)
+    assert "the density is finite only where sigma is positive" in fit.verdict
+    assert "real<lower=0> sigma" in fit.verdict

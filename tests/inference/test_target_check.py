@@ -135,3 +135,13 @@ def test_a_density_with_learned_weights_raises_no_warning() -> None:
     fit = bs.fit(target, Q, ADVI(), steps=3)
     assert fit.elbo is not None
     assert all(p.grad is None for p in layer.parameters()), "and its weights get no gradients"
+
+
+def test_a_solver_that_is_rough_on_a_small_scale_is_not_taken_for_a_wrong_score() -> None:
+    def rough(x: torch.Tensor) -> torch.Tensor:  # the error of a solver, in steps of its own
+        return -0.5 * x.square().sum(-1) + 1e-3 * (1e5 * x.sum(-1)).floor().remainder(7)
+
+    target = ScoreFunction(lambda x: -x, 3, log_density=rough)
+    assert bs.fit(target, Q, GSM(), steps=2).state.step == 2
+    wrong = ScoreFunction(lambda x: -3 * x, 3, log_density=lambda x: -0.5 * x.square().sum(-1))
+    refused(ValueError, "the score is not the gradient of the log density", wrong, Q, steps=2)

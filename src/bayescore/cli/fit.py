@@ -99,6 +99,13 @@ def fit_command(
         int | None,
         typer.Option(help="Steps; 1000 unless given, and auto chooses its own.", rich_help_panel=_METHOD),
     ] = None,
+    effort: Annotated[
+        str | None,
+        typer.Option(
+            help="Of auto: quick, normal (unless given) or thorough; it bounds the score calls.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the run and of a random q0.", rich_help_panel=_METHOD)
     ] = 0,
@@ -178,7 +185,8 @@ def fit_command(
         try:
             with errors_as_sentences():
                 progress = False if quiet else None
-                result = bs.fit(density, start, chosen, steps=steps, seed=seed, progress=progress)
+                bound = {} if effort is None else {"effort": effort}
+                result = bs.fit(density, start, chosen, steps=steps, seed=seed, progress=progress, **bound)  # type: ignore[arg-type]
         except RuntimeError as problem:  # a factorisation that failed, memory that ran out
             raise UserError(f"the fit failed: {problem}", FAILED) from problem
         if not quiet:

@@ -4,12 +4,15 @@
    family of the q0 that the user gives.
 2. Start: found by a search (initial/finding.py).
 3. BaM from the start, with more draws in higher dimensions, until the ELBO no longer changes.
-4. If q is not yet close to the target, proximal score matching from where BaM ended: its fixed points are
-   those of the ELBO. If BaM failed, proximal score matching from the start. The q with the largest ELBO over
-   common noise is kept.
+   If BaM failed, proximal score matching from the start.
+4. Other routes, if the search found no mode or q is far from the target: BaM from the broad q0 where the
+   search began, which no local peak and no density that grows without bound attracts; with effort="thorough"
+   also from dispersed ones. The q with the largest ELBO over common noise is kept.
+5. If q is not yet close to the target, proximal score matching from there: its fixed points are those of the
+   ELBO. It is kept if the ELBO rises.
 
-There is no search if scores are noisy, if there is no density, or for mixtures and flows; one method then
-begins at q0, and if it fails another one does:
+Noisy scores are searched by averages (initial/averaging.py). There is no search if there is no density, or
+for mixtures and flows. One method then begins at the start, and if it fails another one does:
     noisy scores              proximal score matching with bounded residuals; the same with smaller steps
     scores without a density  BaM; proximal score matching
     mixtures and flows        proximal score matching; ADVI
@@ -31,7 +34,7 @@ from bayescore.inference.loop import Loop
 from bayescore.inference.options import RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.inference.stopping import Plateau
-from bayescore.initial.finding import Start, default_family, make_start
+from bayescore.initial.finding import Start, default_family, make_start, noisy_start
 from bayescore.initial.gaussians import GaussianFamily
 from bayescore.methods import ADVI, BaM, Method, ProximalDescent, WhitenedDescent
 from bayescore.metrics.divergence import ELBO
@@ -46,6 +49,12 @@ POLISH_LR, CAREFUL_LR = 0.05, 0.02  # of the descent after BaM, and of the desce
 CLOSE_SPREAD = 0.15  # nats: if log Phi - log q has a smaller standard deviation, q needs no second stage
 MIN_GAIN = 0.02  # nats of ELBO that count as an improvement
 STEPS_PER_RECORD = 10  # of BaM
+FAR_SPREAD = 2.0  # nats: with a larger standard deviation of log Phi - log q another route is tried
+BROAD_STEPS = 120  # of BaM from a broad q0
+DISPERSED = 3  # routes from dispersed q0, with effort="thorough"
+NOISY_STEPS = 4500  # with the search and a second run of a third, 10,000 score calls
+#: the most score calls of the search under noise
+SEARCH_CALLS = {"quick": 1000, "normal": 4000, "thorough": 12_000}
 COMPARISON_DRAWS = 256  # over which the ELBOs of stages are compared
 FAR_AWAY = 1e6  # a larger coordinate of q means that it followed a density without a mode
 
@@ -53,11 +62,15 @@ FAR_AWAY = 1e6  # a larger coordinate of q means that it followed a density with
 def auto_fit(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
     """Fit `target` as described above, with q0 = `family` if it is given."""
     try:
-        start = make_start(target, family, seed=seed, check=options.check)
+        if target.stochastic:
+            budget = min(SEARCH_CALLS[options.effort], options.steps or NOISY_STEPS)
+            start = noisy_start(target, family, seed=seed, check=options.check, budget=budget)
+        else:
+            start = make_start(target, family, seed=seed, check=options.check)
     except KeyboardInterrupt:
         return interrupted(target, family, seed, options)
     run = _AutomaticFit(target, start, seed, options, family_given=family is not None)
-    return run.from_search() if start.searched else run.from_q0()
+    return run.from_search() if start.searched and not target.stochastic else run.from_q0()
 
 
 def interrupted(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
@@ -71,7 +84,7 @@ def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
     if not isinstance(q0, GaussianFamily):
         return ProximalDescent(), ADVI(), 1000
     if target.stochastic:
-        return _for_noise(q0, 0.1), _for_noise(q0, 0.01), 5000
+        return _for_noise(q0, 0.1), _for_noise(q0, 0.01), NOISY_STEPS
     draws = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
     if target.has_density:  # it can be searched
         return BaM(draws, "decay"), _polish(q0, CAREFUL_LR), 200
@@ -122,18 +135,47 @@ class _AutomaticFit:
         main = self._stage(q0, self.method, self.steps, max(1, self.steps // STEPS_PER_RECORD), stop)
         if main.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
             return self._finish(main)
-        before, after = self._elbo(q0), self._elbo(main.family)
-        best = main
-        if not after > before - MIN_GAIN:
-            best = self._restarted(q0, before)
-        elif isinstance(q0, FullGaussian | DiagonalGaussian) and self._spread(main.family) > CLOSE_SPREAD:
-            best = self._polished(main, after)
+        before = self._elbo(q0)
+        best = main if self._elbo(main.family) > before - MIN_GAIN else self._restarted(q0, before)
+        best = self._other_routes(best)
+        if best.outcome is Outcome.INTERRUPTED:
+            return self._finish(best)
+        if isinstance(best.method, BaM):
+            best = self._polished(best)
         if best.outcome is Outcome.WORSE:
             # The outcome rests on few records over 64 draws; over common noise the ELBO rose.
             rise = f"the ELBO rose by {self._elbo(best.family) - before:.3g} nats from the start"
             status = f"used its {best.state.step} steps; {rise}"
             return self._finish(best, Outcome.BUDGET, status)
         return self._finish(best)
+
+    def _other_routes(self, best: Fit) -> Fit:
+        """The best of `best` and of BaM from the broad q0, and from dispersed ones if effort is thorough."""
+        origin, effort = self.start.origin, self.options.effort
+        assert isinstance(origin, GaussianFamily)
+        if self.start.objections or (self.start.found_mode and effort == "quick"):
+            return best
+        if self.start.found_mode and self._spread(best.family) < FAR_SPREAD and effort != "thorough":
+            return best
+        broad = {"the broad q0": origin}
+        for i in range(DISPERSED if effort == "thorough" else 0):
+            rng = generator(self.seed, origin.device, f"dispersed {i}")
+            shift = torch.randn(origin.dim, generator=rng, dtype=origin.dtype, device=origin.device)
+            parameters = origin.parameters()
+            broad[f"dispersed q0 {i + 1}"] = origin.replace({**parameters, "mean": origin.mean + shift})
+        reached = self._elbo(best.family)
+        for where, q in broad.items():
+            other = self._stage(q, self.method, min(self.steps, BROAD_STEPS))
+            gain = self._elbo(other.family) - reached
+            if gain > MIN_GAIN or other.outcome is Outcome.INTERRUPTED:
+                best, reached = other, reached + gain
+                words = f"is better by {gain:.3g} nats of ELBO and was kept"
+            else:
+                words = "is no better and was dropped"
+            self.notes.append(f"BaM from {where} {words}")
+            if other.outcome is Outcome.INTERRUPTED:
+                break
+        return best
 
     def _restarted(self, q0: Family, before: float) -> Fit:
         """Small steps from the start, which BaM made worse; the start itself if they make it worse too."""
@@ -145,15 +187,18 @@ class _AutomaticFit:
         loop = self._loop(q0, self.method, self.steps, self.options)
         return loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
 
-    def _polished(self, main: Fit, before: float) -> Fit:
-        """Proximal score matching from where BaM ended, if it gains anything."""
-        more = self._stage(main.family, _polish(main.family, POLISH_LR), max(30, self.steps // 3))
-        gain = self._elbo(more.family) - before
+    def _polished(self, best: Fit) -> Fit:
+        """Proximal score matching from `best`, if q is not close to the target yet and it gains anything."""
+        q = best.family
+        if not isinstance(q, FullGaussian | DiagonalGaussian) or not self._spread(q) > CLOSE_SPREAD:
+            return best
+        more = self._stage(q, _polish(q, POLISH_LR), max(30, self.steps // 3))
+        gain = self._elbo(more.family) - self._elbo(q)
         words = (
             f"gained {gain:.2g} nats of ELBO and was kept" if gain > 0 else "gained nothing and was dropped"
         )
         self.notes.append(f"proximal score matching from there {words}")
-        return more if gain > 0 or more.outcome is Outcome.INTERRUPTED else main
+        return more if gain > 0 or more.outcome is Outcome.INTERRUPTED else best
 
     def from_q0(self) -> Fit:
         """One method from q0, and the fallback from q0 if the first improved nothing."""
@@ -163,8 +208,14 @@ class _AutomaticFit:
             return self._finish(done)
         first, second = type(self.method).__name__, type(self.fallback).__name__
         self.notes.append(f"{first} made nothing better; {second} began anew")
-        again = self._stage(q0, self.fallback, self.steps)
-        return self._finish(max((again, done), key=lambda fit: self._elbo(fit.family)))
+        steps = self.steps // 3 if self.start.searched else self.steps
+        again = self._stage(q0, self.fallback, steps)
+        best = max((again, done), key=lambda fit: self._elbo(fit.family))
+        if self.start.searched and self._failed(best, q0):
+            self.notes.append("nothing improved on the start, which is the result")
+            loop = self._loop(q0, self.method, self.steps, self.options)
+            best = loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
+        return self._finish(best)
 
     def _failed(self, done: Fit, q0: Family) -> bool:
         """Whether a run diverged or ended no better than q0."""

@@ -15,7 +15,7 @@ from bayescore.targets.noisy import NoisyScore
 if TYPE_CHECKING:
     import arviz
 
-__all__ = ["columns", "groups", "inference_data", "model_of"]
+__all__ = ["columns", "data_of", "groups", "inference_data", "model_of"]
 
 
 def model_of(target: Target | None) -> Target | None:
@@ -43,10 +43,38 @@ def columns(values: Mapping[str, Tensor], lead: int = 1) -> dict[str, Tensor]:
     return found
 
 
+def data_of(target: Target | None, observed: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """The groups observed_data and constant_data: what is given, or the data of a Stan program.
+
+    Of the program's data, those that its predictions replicate (y for y_rep) are observed, and y.
+    """
+    if observed is not None:
+        return {"observed_data": {name: _array(torch.as_tensor(value)) for name, value in observed.items()}}
+    found: Mapping[str, Any] = getattr(model_of(target), "data", None) or {}
+    arrays = {name: _array(torch.as_tensor(value)) for name, value in found.items() if _rectangular(value)}
+    names = getattr(model_of(target), "constrained_names", [])
+    replicated = {name.partition("[")[0].rpartition("_")[0] for name in names}
+    groups = {
+        "observed_data": {k: v for k, v in arrays.items() if k == "y" or (k in replicated and v.ndim)},
+    }
+    groups["constant_data"] = {k: v for k, v in arrays.items() if k not in groups["observed_data"]}
+    return {name: members for name, members in groups.items() if members}
+
+
+def _rectangular(value: Any) -> bool:
+    try:
+        return bool(torch.as_tensor(value).isfinite().all())
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
 def inference_data(
-    found: dict[str, dict[str, Tensor]], stats: dict[str, Tensor], attrs: dict[str, Any]
+    found: dict[str, dict[str, Tensor]],
+    stats: dict[str, Tensor],
+    attrs: dict[str, Any],
+    data: dict[str, dict[str, Any]],
 ) -> arviz.InferenceData:
-    """InferenceData of groups of quantities (1, draws, *shape)."""
+    """InferenceData of groups of quantities (chains, draws, *shape), with the data of the model."""
     try:
         import arviz
     except ImportError as error:
@@ -55,7 +83,7 @@ def inference_data(
         group: {name: _array(value) for name, value in members.items()}
         for group, members in {**found, "sample_stats": stats}.items()
     }
-    return arviz.from_dict(**arrays, posterior_attrs=attrs)
+    return arviz.from_dict(**{**arrays, **data}, posterior_attrs=attrs)
 
 
 def _array(value: Tensor) -> Any:

@@ -51,6 +51,9 @@ def fit(
         callbacks: called with the fit so far at every record; a true return value ends the run.
         progress: show a progress bar; by default if standard error is a terminal.
         check: check the target before the run (its calls are in `fit.counts.check_calls`).
+        effort: of "auto": "quick" takes one route from the start it finds; "normal", the default, also begins
+            at a broad q0 and goes beyond one Gaussian where the first route ends far from the target;
+            "thorough" begins at several places and tries richer families.
 
     Returns:
         the fit. Ctrl-C returns the fit so far, and `bs.resume` continues the method that was running.
@@ -86,6 +89,8 @@ def fit_many(
         _check_kind("family", family)
     chosen = _chosen_method(method)
     run = RunOptions.from_keywords("fit", FitKeywords, options)
+    if chosen is not None and "effort" in options:
+        raise TypeError('effort= is for method="auto"; a method that you name is bounded by steps=')
     check_count("the number of seeds", len(seeds))
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int):

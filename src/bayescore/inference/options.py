@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from torch import Tensor
 
-from bayescore.checks import check_count, nearest
+from bayescore.checks import check_count, nearest, unknown_name
 from bayescore.families.base import Family
 from bayescore.inference.result import Fit
 from bayescore.inference.stopping import Plateau
 from bayescore.inference.storage import MAX_COUNT
 from bayescore.targets.base import Target
 
-__all__ = ["Callback", "FitKeywords", "Metric", "ResumeKeywords", "RunOptions"]
+__all__ = ["EFFORTS", "Callback", "Effort", "FitKeywords", "Metric", "ResumeKeywords", "RunOptions"]
 
+Effort = Literal["quick", "normal", "thorough"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 Metric = Callable[[Family, Target], Tensor]
 Callback = Callable[[Fit], bool | None]
 
@@ -36,6 +38,7 @@ class FitKeywords(ResumeKeywords, total=False):
 
     steps: int | None
     check: bool
+    effort: Effort
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,15 @@ class RunOptions:
     callbacks: Sequence[Callback] = ()
     progress: bool | None = None
     check: bool = True
+    effort: Effort = "normal"
 
     def __post_init__(self) -> None:
         if self.steps is not None:
             check_count("steps", self.steps, most=MAX_COUNT)
         if self.record_every is not None and not isinstance(self.record_every, Sequence):
             check_count("record_every", self.record_every)
+        if self.effort not in EFFORTS:
+            raise unknown_name("effort", str(self.effort), EFFORTS)
         for name in self.metrics or ():
             if name in ("step", "score_calls", "seconds", "loss"):
                 raise ValueError(f"a metric cannot be called {name!r}: the history has a column of that name")

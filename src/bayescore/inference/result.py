@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,26 +16,30 @@ from torch import Tensor
 from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.inference import storage
-from bayescore.inference.export import columns, groups, inference_data, model_of
+from bayescore.inference.diagnosis import FIRST_DRAWS, KHAT_LIMIT, Diagnosis, Shifts, diagnose
+from bayescore.inference.export import columns, data_of, groups, inference_data, model_of
 from bayescore.inference.history import History
+from bayescore.inference.marginals import Marginals, marginals_of
 from bayescore.initial.checks import check_match
 from bayescore.initial.finding import Start
 from bayescore.io import refusing_damage
 from bayescore.methods.base import Method, State
 from bayescore.metrics.estimate import Estimate
-from bayescore.metrics.psis import pareto_khat, smoothed_log_weights
+from bayescore.metrics.psis import smoothed_log_weights
 from bayescore.metrics.reference import Comparison, compare_draws
 from bayescore.rng import generator
 from bayescore.targets.base import Target
 from bayescore.targets.counting import Counts
+from bayescore.targets.propriety import coordinate_names
 
 if TYPE_CHECKING:
     import arviz
 
-__all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "why_no_diagnosis"]
+__all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "to_arviz", "why_no_diagnosis"]
 
-DIAGNOSIS_DRAWS = 4000
-CONSTANT_SPREAD = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
+TABLE_NUMBERS = 20_000_000  # the most draws times dimensions behind the table of parameters
+REFLECTED, REFLECTED_DIM = 10, 400  # draws whose coordinates change sign in turn, and in how many dimensions
+REFUSAL = "do not trust this approximation"
 
 
 class Outcome(Enum):
@@ -102,29 +105,38 @@ class Fit:
     # -- diagnosis ---------------------------------------------------------------------------------
 
     @cached_property
-    def _log_ratios(self) -> Tensor | None:
-        """log Phi - log q at draws from q, (DIAGNOSIS_DRAWS,); None where there is no density."""
+    def diagnosis(self) -> Diagnosis | None:
+        """What importance ratios at draws from q say (inference/diagnosis.py); None without a density."""
         if why_no_diagnosis(self) is not None:
             return None
-        return self._log_ratios_at(self.family.sample(DIAGNOSIS_DRAWS, seed=self.seed + 7919))
+        return diagnose(self._diagnosis_draws, self._log_ratios_at, self._parameters_at)
+
+    def _diagnosis_draws(self, n: int, block: int) -> Tensor:
+        purpose = f"diagnosis {block}" if block else ""
+        return self.family.sample(n, generator(self.seed + 7919, self.family.device, purpose))
 
     def _log_ratios_at(self, x: Tensor) -> Tensor:
         assert self.target is not None
         with torch.no_grad():
             return self.target.log_prob(x) - self.family.log_prob(x)
 
+    def _parameters_at(self, x: Tensor) -> Tensor:
+        """The model's own parameters at draws (n, D), one column per number; the draws if it has none."""
+        constrain = getattr(model_of(self.target), "constrain", None)
+        if constrain is None:
+            return x
+        with torch.no_grad():
+            return torch.stack(list(columns(constrain(x)).values()), -1)
+
     @property
     def elbo(self) -> Estimate | None:
         """E_q[log Phi - log q] and its Monte Carlo error."""
-        ratios = self._log_ratios
-        if ratios is None:
-            return None
-        return Estimate(float(ratios.mean()), float(ratios.std()) / math.sqrt(len(ratios)))
+        return None if self.diagnosis is None else self.diagnosis.elbo
 
     @property
     def khat(self) -> Estimate | None:
-        """PSIS k-hat: below 0.5 q is good, up to 0.7 usable, above 0.7 not to be trusted."""
-        return None if self._log_ratios is None else pareto_khat(self._log_ratios)
+        """PSIS k-hat: above 0.7, weights of draws can neither correct q nor say how far it is off."""
+        return None if self.diagnosis is None else self.diagnosis.khat
 
     @property
     def trust(self) -> Trust:
@@ -138,24 +150,81 @@ class Fit:
 
     @cached_property
     def _judgement(self) -> tuple[Trust, str]:
-        refusal = "do not trust this approximation"
         if self._objections:
-            return Trust.IMPROPER, f"{refusal}: {'; '.join(self._objections)}"
-        ratios = self._log_ratios
-        if ratios is None:
+            return Trust.IMPROPER, f"{REFUSAL}: {'; '.join(self._objections)}"
+        found = self.diagnosis
+        if found is None:
             return Trust.UNKNOWN, f"unknown: {why_no_diagnosis(self)}"
-        lost = float((~ratios.isfinite()).double().mean())
+        lost = float((~found.log_ratios.isfinite()).double().mean())
         if lost > 0:
-            return Trust.POOR, f"{refusal}: the density is not finite at {lost:.2%} of its draws"
-        khat, spread = pareto_khat(ratios).value, float(ratios.std())
-        if spread < CONSTANT_SPREAD:
-            return Trust.GOOD, f"good: log density and log q differ by a constant up to {spread:.1g} nats"
-        if khat < 0.5:
-            return Trust.GOOD, "good"
-        return (Trust.USABLE, "usable") if khat <= 0.7 else (Trust.POOR, refusal)
+            lack = f"the density is not finite at {lost:.2%} of its draws"
+            return Trust.POOR, f"{REFUSAL}: {lack}{self._without_bound()}"
+        if found.close:
+            close = f"log density and log q differ by a constant up to {found.spread:.1g} nats"
+            return Trust.GOOD, f"good: {close}"
+        trust, words = self._graded(found)
+        return trust, words if trust is Trust.GOOD else f"{words}{self._without_bound()}"
+
+    def _without_bound(self) -> str:
+        """The hint at a scale without its bound: no draw has a finite density if its sign is changed."""
+        x = self._diagnosis_draws(REFLECTED, 0)
+        x = x[self._log_ratios_at(x).isfinite()]
+        if not len(x) or self.family.dim > REFLECTED_DIM:
+            return ""
+        signs = 1 - 2 * torch.eye(self.family.dim, dtype=x.dtype, device=x.device)  # row i changes x_i
+        finite = self._log_ratios_at((x * signs.unsqueeze(1)).flatten(0, 1)).isfinite()
+        bounded = ~finite.reshape(-1, len(x)).any(-1) & (x > 0).all(0)  # (D,)
+        if not bool(bounded.any()):
+            return ""
+        assert self.target is not None
+        name = coordinate_names(model_of(self.target) or self.target)[int(bounded.nonzero()[0])]
+        return (
+            f"; the density is finite only where {name} is positive. Is it a scale without its bound? "
+            f"Declare it as real<lower=0> {name} in Stan, or as Positive() in a TorchModel"
+        )
+
+    def _graded(self, found: Diagnosis) -> tuple[Trust, str]:
+        """Grade and sentence from k-hat and the shifts; words say how near the threshold is."""
+        k = found.khat
+        tail = f"k-hat is {k}"
+        if found.borderline:
+            tail += f", which cannot be told from the threshold {KHAT_LIMIT}"
+        moved = "" if found.shifts is None else self._worst(found.shifts)
+        if found.good:
+            return Trust.GOOD, f"good: importance weights move {moved}; {tail}"
+        if found.usable:
+            return (
+                Trust.USABLE,
+                f"usable after resampling: importance weights move {moved}, and draws of fit.resample are "
+                f"corrected for it; {tail}",
+            )
+        if not k.value <= 1:
+            why = "q misses a part of the posterior that weights of its draws cannot replace"
+            return Trust.POOR, f"{REFUSAL}: {tail}: {why}"
+        seen = f" (those seen move {moved})" if moved else ""
+        why = f"weights of its draws correct it in part only{seen}; check what matters against MCMC"
+        return Trust.POOR, f"{REFUSAL} as it is: {tail}: {why}"
+
+    def _worst(self, shifts: Shifts) -> str:
+        """The largest shifts in words."""
+        names = list(columns(getattr(model_of(self.target), "constrain", _plain)(self.family.sample(2, 0))))
+        i, j = int(shifts.mean.abs().argmax()), int(shifts.sd.abs().argmax())
+        mean = f"the mean of {names[i]} by {float(shifts.mean[i].abs()):.2f} sd"
+        return f"at most {mean} and the sd of {names[j]} by {float(shifts.sd[j].expm1().abs()):.0%}"
+
+    def marginals(self) -> Marginals:
+        """Every quantity of the model: mean, sd, quantiles under q, and how far weights would move them."""
+        draws = max(1000, min(10_000, TABLE_NUMBERS // self.family.dim))
+        x = self.family.sample(draws, seed=self.seed)
+        weights = None
+        if why_no_diagnosis(self) is None:
+            smoothed = smoothed_log_weights(self._log_ratios_at(x))[0].exp()
+            weights = smoothed if bool(smoothed.isfinite().all()) else None
+        named = columns(groups(self.target, x, self.seed)["posterior"])
+        return marginals_of(named, weights)
 
     def summary(self) -> str:
-        """What a person wants to know, in a few lines."""
+        """What a person wants to know in a few lines, and the table of parameters."""
         none = f"none: {why_no_diagnosis(self)}"
         lines = [
             f"{type(self.method).__name__} with {self.family}",
@@ -166,6 +235,8 @@ class Fit:
             f"verdict      {self.verdict}",
             *(f"             {note}" for note in self.notes),
         ]
+        if bool(self.family.flat().isfinite().all()):
+            lines += ["", str(self.marginals())]
         return "\n".join(lines)
 
     # -- draws -------------------------------------------------------------------------------------
@@ -179,29 +250,30 @@ class Fit:
         check_count("n", n)
         if (reason := why_no_diagnosis(self)) is not None:
             raise ValueError(f"draws cannot be weighted: {reason}")
-        x = self.family.sample(max(n, DIAGNOSIS_DRAWS), generator(seed, self.family.device, "resample"))
+        x = self.family.sample(max(n, FIRST_DRAWS), generator(seed, self.family.device, "resample"))
         weights = smoothed_log_weights(self._log_ratios_at(x))[0].exp()
         if not bool(weights.isfinite().all()):
             raise ValueError("draws cannot be weighted: the log density is not finite at some draws of q")
         chosen = torch.multinomial(weights, n, replacement=True, generator=generator(seed, purpose="choice"))
         return x[chosen.to(x.device)]
 
-    def to_arviz(self, draws: int = 4000, seed: int = 0, *, resample: bool = False) -> arviz.InferenceData:
-        """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`.
+    def to_arviz(
+        self,
+        draws: int = 4000,
+        seed: int = 0,
+        *,
+        resample: bool = False,
+        observed: Mapping[str, Any] | None = None,
+    ) -> arviz.InferenceData:
+        """Draws from q as ArviZ InferenceData, with log q and log Phi in `sample_stats`: one chain.
 
         Models with named parameters (Stan, TorchModel, PosteriorDB) give their constrained parameters and
         generated quantities, in the groups posterior, log_likelihood and posterior_predictive; every other
-        target gives `theta`. With `resample` the draws are those of `resample`.
+        target gives `theta`. With `resample` the draws are those of `resample`. `observed` are the data by
+        name, for `observed_data`; those of a Stan program are known. `bs.to_arviz` makes one chain of each of
+        several fits.
         """
-        x = self.resample(draws, seed) if resample else self.family.sample(draws, seed)
-        stats = {"log_q": self.family.log_prob(x).unsqueeze(0)}
-        if self.target is not None and self.target.has_density:
-            with torch.no_grad():
-                stats["lp"] = self.target.log_prob(x).unsqueeze(0)
-        attrs = {"method": repr(self.method), "status": self.status, "score_calls": self.counts.score_calls}
-        if self.khat is not None:
-            attrs |= {"khat": self.khat.value, "verdict": self.verdict}
-        return inference_data(groups(self.target, x.unsqueeze(0), seed), stats, attrs)
+        return to_arviz([self], draws, seed, resample=resample, observed=observed)
 
     def compare(
         self, reference: Tensor | Mapping[str, Tensor] | None = None, draws: int = 10_000, seed: int = 0
@@ -253,6 +325,53 @@ class Fit:
                 raise ValueError(f"its outcome is {fields['outcome']!r}, which no run has")
             fields |= {"outcome": Outcome[fields["outcome"]], "pending": Pending(*fields["pending"])}
             return cls(target=target, **fields)
+
+
+def to_arviz(
+    fits: Sequence[Fit],
+    draws: int = 1000,
+    seed: int = 0,
+    *,
+    resample: bool = False,
+    observed: Mapping[str, Any] | None = None,
+) -> arviz.InferenceData:
+    """k independent fits of one target as k chains of ArviZ InferenceData, as `Fit.to_arviz`.
+
+    Draws of a fit are independent, so r_hat says nothing about one fit; over several it tells whether they
+    agree.
+
+        fits = bs.fit_many(target, seeds=range(4))
+        arviz.summary(bs.to_arviz(fits))
+    """
+    if not fits:
+        raise ValueError("to_arviz needs at least one fit; got none")
+    if any(fit.target is not fits[0].target for fit in fits):
+        raise ValueError("the chains of one file are fits of one target; export other targets one by one")
+    first = fits[0]
+    chains = [
+        fit.resample(draws, seed + i) if resample else fit.family.sample(draws, seed + i)
+        for i, fit in enumerate(fits)
+    ]
+    x = torch.stack(chains)  # (k, draws, D)
+    rows = zip(fits, chains, strict=True)
+    stats = {"log_q": torch.stack([fit.family.log_prob(chain) for fit, chain in rows])}
+    if first.target is not None and first.target.has_density:
+        with torch.no_grad():
+            stats["lp"] = torch.stack([first.target.log_prob(chain) for chain in chains])
+    attrs = {
+        "method": repr(first.method),
+        "status": "; ".join(fit.status for fit in fits),
+        "score_calls": sum(fit.counts.score_calls for fit in fits),
+    }
+    if all(fit.khat is not None for fit in fits):
+        attrs["khat"] = max(fit.khat.value for fit in fits if fit.khat is not None)
+        attrs["verdict"] = "; ".join(fit.verdict for fit in fits)
+    return inference_data(groups(first.target, x, seed), stats, attrs, data_of(first.target, observed))
+
+
+def _plain(x: Tensor) -> dict[str, Tensor]:
+    """The draws of a target whose parameters have no names."""
+    return {"theta": x}
 
 
 def why_no_diagnosis(fit: Fit) -> str | None:

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
 from bayescore.initial.ascent import Iterate, lbfgs, newton
+from bayescore.initial.averaging import averaging_search
 from bayescore.initial.checks import check_match, check_target, finite_points, propriety_objection
-from bayescore.initial.gaussians import GaussianFamily, best_gaussian
-from bayescore.rng import generator
+from bayescore.initial.gaussians import GaussianFamily, best_gaussian, largest_elbo
+from bayescore.rng import Streams, generator
 from bayescore.targets.base import Target
-from bayescore.targets.counting import CountedDensity, Counts
+from bayescore.targets.counting import CountedDensity, CountingOracle, Counts
 from bayescore.targets.propriety import coordinate_names
 
-__all__ = ["Start", "can_search", "default_family", "find_start", "make_start"]
+__all__ = ["Start", "can_search", "default_family", "find_start", "make_start", "noisy_start"]
 
 FULL_DIM, LOW_RANK_DIM = 400, 5000  # the largest dimension of a full and of a low-rank Gaussian
 RANK = 20  # of the low-rank one
@@ -48,6 +51,7 @@ class Start:
     found_mode: bool = False
     notes: tuple[str, ...] = ()
     objections: tuple[str, ...] = ()
+    origin: Family | None = None  # q0, where the search began
 
     @property
     def searched(self) -> bool:
@@ -62,6 +66,32 @@ def make_start(target: Target, family: Family | None, *, seed: int, check: bool)
     else:
         check_match(target, family)
     return _search(target, family, seed, check) if can_search(target, family) else Start(family)
+
+
+def noisy_start(target: Target, family: Family | None, *, seed: int, check: bool, budget: int) -> Start:
+    """Where a fit with noisy scores begins: a search on averaged scores, of at most `budget` calls.
+
+    Of its candidates and q0 the one with the largest ELBO is the start; the last one without a density.
+    """
+    q0 = default_family(target) if family is None else family
+    check_match(target, q0)
+    if not isinstance(q0, GaussianFamily):
+        return Start(q0)
+    began = time.perf_counter()
+    batch = q0.replace({name: value.unsqueeze(0) for name, value in q0.parameters().items()})
+    check_calls = check_target(target, batch) if check else 0
+    oracle = CountingOracle(target, Streams([seed], dtype=q0.dtype, device=q0.device))
+    candidates = averaging_search(oracle, q0, budget)
+    density, rng = CountedDensity(target), generator(seed, target.device, "search")
+    best = largest_elbo(density, candidates, q0, rng) if target.has_density else candidates[-1]
+    counts = Counts(
+        score_calls=oracle.score_calls,
+        density_evaluations=density.density_evaluations,
+        check_calls=check_calls,
+        search_calls=oracle.score_calls,
+    )
+    note = f"start: a search on averaged scores ({oracle.score_calls:,} score calls)"
+    return Start(best, counts, time.perf_counter() - began, notes=(note,), origin=q0)
 
 
 def find_start(target: Target, family: Family | None = None, *, seed: int = 0, check: bool = True) -> Start:
@@ -135,6 +165,7 @@ def _search(target: Target, q0: Family, seed: int, check: bool) -> Start:
         found_mode=bool(iterates[-1].at_mode.any()),
         notes=(_search_note(target, iterates, climber, density.score_calls),),
         objections=() if objection is None else (objection,),
+        origin=q0,
     )
 
 
@@ -152,8 +183,42 @@ def _search_note(target: Target, iterates: Sequence[Iterate], climber: str, scor
     if climber == "L-BFGS":
         return f"start: {climbs} were still rising at the end, at {where}. {begin}"
     if float(last.value[i] - iterates[max(0, len(iterates) - 6)].value[i]) > STILL_RISING:
+        why = _why_unbounded(target, iterates, i, moved)
         return (
             f"no mode: at the end of {climbs} the log density still rises, towards {where} on the "
-            f"unconstrained scale; centred hierarchical models do that, and missing priors. {begin}"
+            f"unconstrained scale; {why}. {begin}"
         )
     return f"no mode: {climbs} ended where the density is not smooth or has no peak. {begin}"
+
+
+def _why_unbounded(target: Target, iterates: Sequence[Iterate], i: int, moved: int) -> str:
+    """Why climb i still rises along the coordinate `moved`, and what to do about it.
+
+    A population scale that falls narrows its own effects in proportion: their local standard deviations
+    follow exp(coordinate) from one iterate to another. If some do, they are named.
+    """
+    first, last = iterates[len(iterates) // 2], iterates[-1]
+    fall = float(last.x[i, moved] - first.x[i, moved])
+    names = coordinate_names(target)
+    if fall < -1:
+        narrowed = (_local_sd(last, i) / _local_sd(first, i)).log()  # (D,)
+        narrowed[moved] = 0.0
+        follow = ((narrowed / fall - 1).abs() < 0.25).nonzero().flatten().tolist()
+        sizes = Counter(names[j].partition("[")[0] for j in follow)
+        effects = [name for name, size in sizes.items() if size > 1]  # their location follows too
+        if effects:
+            scale = names[moved]
+            return (
+                f"{scale} is the population sd of {', '.join(effects)}, and the density grows without bound "
+                f"as it goes to zero; write the non-centred form, {effects[0]} = location + {scale} * eta "
+                "with eta ~ normal(0, 1)"
+            )
+    return "centred hierarchical models do that, and missing priors"
+
+
+def _local_sd(iterate: Iterate, i: int) -> Tensor:
+    """The standard deviation of every coordinate given the others, (D,), of the local Gaussian of climb i."""
+    factor = iterate.factor[i]
+    if factor.dim() == 1:
+        return factor
+    return torch.linalg.inv(factor).square().sum(-2).rsqrt()

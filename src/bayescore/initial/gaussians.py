@@ -20,7 +20,7 @@ from bayescore.families.low_rank import LowRankGaussian
 from bayescore.initial.ascent import Iterate
 from bayescore.targets.counting import CountedDensity
 
-__all__ = ["GaussianFamily", "best_gaussian"]
+__all__ = ["GaussianFamily", "best_gaussian", "largest_elbo", "local_gaussians"]
 
 GaussianFamily = FullGaussian | DiagonalGaussian | LowRankGaussian
 
@@ -34,8 +34,14 @@ def best_gaussian(
     x = torch.cat([iterate.x for iterate in iterates])  # (n, D)
     factor = torch.cat([iterate.factor for iterate in iterates])
     finite = torch.cat([iterate.value for iterate in iterates]).isfinite()
-    local = _local_gaussians(x[finite], factor[finite], q0)
-    parameters, first = local.parameters(), q0.parameters()
+    return largest_elbo(density, local_gaussians(x[finite], factor[finite], q0), q0, rng)
+
+
+def largest_elbo(
+    density: CountedDensity, others: GaussianFamily, q0: GaussianFamily, rng: torch.Generator
+) -> GaussianFamily:
+    """Of q0 and a batch of others the one with the largest ELBO over common noise."""
+    parameters, first = others.parameters(), q0.parameters()
     candidates = q0.replace({k: torch.cat([first[k].unsqueeze(0), v]) for k, v in parameters.items()})
     noise = torch.randn(DRAWS, q0.noise_dim, generator=rng, dtype=q0.dtype, device=q0.device)
     draws = candidates.transform(noise.expand(*candidates.batch_shape, -1, -1))  # (1 + n, DRAWS, D)
@@ -43,7 +49,7 @@ def best_gaussian(
     return candidates[int(torch.where(elbo.isnan(), -torch.inf, elbo).argmax())]
 
 
-def _local_gaussians(x: Tensor, factor: Tensor, like: GaussianFamily) -> GaussianFamily:
+def local_gaussians(x: Tensor, factor: Tensor, like: GaussianFamily) -> GaussianFamily:
     """The local Gaussians N(x, F F^T) as a batch of the family of `like`."""
     diagonal = factor.dim() == 2
     if isinstance(like, FullGaussian):

@@ -176,6 +176,11 @@ class Stan(Target):
     def _layouts(self) -> list[list[Variable]]:
         return [variables_of(self.model.names(what)) for what in (1, 2, 3)]
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The data as JSON types; empty for a model from BridgeStan, which keeps its own."""
+        return {} if self._recipe is None else json.loads(self._recipe[1])
+
     def constrain(self, x: Tensor, *, everything: bool = False, seed: int = 0) -> dict[str, Tensor]:
         """Parameters at unconstrained points (..., D), each (..., *shape) with Stan's shapes.
 

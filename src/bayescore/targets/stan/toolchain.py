@@ -47,6 +47,11 @@ class Toolchain:
     compiler_version: str
 
     @property
+    def is_gcc(self) -> bool:
+        """Whether the compiler is GNU's, and takes its flags and its precompiled headers."""
+        return any(word in self.compiler_version for word in ("g++", "gcc", "GCC"))
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """The flags of every compilation."""
         extra = () if "clang" in self.compiler_version else GCC_FLAGS

@@ -1,0 +1,17 @@
+// Varying intercepts and slopes by county, independent, centred.
+data {
+  int<lower=1> N; int<lower=1> J;
+  array[N] int<lower=1, upper=J> county; vector[N] floor_; vector[N] y;
+}
+parameters {
+  vector[2] mu; vector<lower=0>[2] tau; real<lower=0> sigma;
+  vector[J] alpha; vector[J] slope;
+}
+model {
+  mu ~ normal(0, 5);
+  tau ~ normal(0, 1);
+  sigma ~ normal(0, 1);
+  alpha ~ normal(mu[1], tau[1]);
+  slope ~ normal(mu[2], tau[2]);
+  y ~ normal(alpha[county] + slope[county] .* floor_, sigma);
+}

@@ -1,0 +1,175 @@
+"""The diagnosis of a fit: the tail of its importance ratios, and how far every parameter moves under weights.
+
+With draws x_i ~ q, ratios r_i = Phi(x_i)/q(x_i) and Pareto-smoothed weights w_i that sum to one
+(metrics/psis.py), every parameter has a mean m and a standard deviation s under q, and m_w, s_w under w:
+    shift of the mean  (m_w - m) / s_w,      error  sqrt(sum w^2 (x - m_w)^2) / s_w                    (1)
+    shift of the sd    log(s_w / s),         error  sqrt(sum w^2 ((x - m_w)^2 - s_w^2)^2) / (2 s_w^2)  (2)
+The errors are those of Monte Carlo. Grades, in which "below" and "above" mean by two standard errors:
+    good      k-hat below 0.7, or not above it and 1/sum w^2 >= n/2; all |(1)|, |(2)| <= 0.1     use q itself
+    usable    k-hat below 0.7, or not above it and all |(1)|, |(2)| <= 0.25     use draws resampled by w
+    poor      else: weights cannot correct q, nor measure how far it is off
+So no two seeds say good and poor of one posterior whose k-hat cannot be told from 0.7.
+Draws are added, 4,000 at first and 64,000 at most, until none of the numbers that decide is within two of its
+errors of its threshold.                                                                               (3)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayescore.metrics.estimate import Estimate
+from bayescore.metrics.psis import smoothed_log_weights
+
+__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "Diagnosis", "Shifts", "diagnose"]
+
+FIRST_DRAWS, MOST_DRAWS, GROWTH = 4000, 64_000, 4
+MOST_NUMBERS = 16_000_000  # draws times parameters
+KHAT_LIMIT = 0.7
+SHIFT_LIMIT = 0.1  # of (1) in standard deviations and of (2), about 10 %
+BORDERLINE_LIMIT = 0.25  # the same where k-hat cannot be told from its limit
+CONSTANT_SPREAD = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """(1) and (2) of K parameters, with their Monte Carlo errors; tensors (K,)."""
+
+    mean: Tensor
+    mean_error: Tensor
+    sd: Tensor
+    sd_error: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, weights: Tensor) -> Shifts:
+        """Of draws (n, K) with weights (n,) that sum to one. Parameters that do not vary have none."""
+        w = weights.unsqueeze(-1)
+        m, s = x.mean(0), x.std(0)
+        m_w = (w * x).sum(0)
+        square = (x - m_w).square()
+        variance = (w * square).sum(0)
+        fixed = ~(s > 1e-12 * (1 + m.abs())) | ~(variance > 0)
+        safe = torch.where(fixed, 1.0, variance)
+        shift = (m_w - m) / safe.sqrt()
+        mean_error = ((w.square() * square).sum(0) / safe).sqrt()
+        log_sd = 0.5 * safe.log() - torch.where(fixed, 1.0, s).log()
+        sd_error = (w.square() * (square - variance).square()).sum(0).sqrt() / (2 * safe)
+        parts = (shift, mean_error, log_sd, sd_error)
+        return cls(*(torch.where(fixed, 0.0, part) for part in parts))
+
+    @property
+    def undecided(self) -> bool:
+        """Whether (1) or (2) of a parameter is within two errors of the limit, and none is clearly above."""
+        sizes = torch.cat([self.mean.abs(), self.sd.abs()])
+        errors = 2 * torch.cat([self.mean_error, self.sd_error])
+        return not bool((sizes - errors > SHIFT_LIMIT).any()) and bool((sizes + errors > SHIFT_LIMIT).any())
+
+    def within(self, limit: float) -> bool:
+        """Whether every shift is within a limit, up to twice its Monte Carlo error, and that is known well.
+
+        The largest of many shifts is their noise, hence the two errors; an error of half the limit or more
+        decides nothing.
+        """
+        sizes = torch.cat([self.mean.abs(), self.sd.abs()])
+        errors = torch.cat([self.mean_error, self.sd_error])
+        return bool((sizes - 2 * errors <= limit).all() and (errors <= limit / 2).all())
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the importance ratios at draws of q say: log ratios (n,), k-hat and the shifts of parameters."""
+
+    log_ratios: Tensor
+    khat: Estimate
+    evenness: float  # 1/(n sum w^2), the effective share of the draws
+    shifts: Shifts | None  # None where a ratio or a parameter is not finite
+
+    @property
+    def finite(self) -> bool:
+        return bool(self.log_ratios.isfinite().all())
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the log ratios, in nats."""
+        return float(self.log_ratios.std())
+
+    @property
+    def elbo(self) -> Estimate:
+        """E_q[log Phi - log q] and its Monte Carlo error."""
+        ratios = self.log_ratios
+        return Estimate(float(ratios.mean()), float(ratios.std()) / math.sqrt(len(ratios)))
+
+    @property
+    def close(self) -> bool:
+        """Whether log Phi and log q differ by a constant, so that no tail index is needed."""
+        return self.finite and self.spread < CONSTANT_SPREAD
+
+    @property
+    def above(self) -> bool:
+        """Whether k-hat is above its limit by two standard errors, or not a number."""
+        return not self.khat.value - 2 * self.khat.error <= KHAT_LIMIT
+
+    @property
+    def borderline(self) -> bool:
+        """Whether k-hat cannot be told from its limit."""
+        return abs(self.khat.value - KHAT_LIMIT) < 2 * self.khat.error
+
+    @property
+    def good(self) -> bool:
+        """Whether q itself can be used."""
+        if self.close:
+            return True
+        tail = not self.above and (not self.borderline or self.evenness >= 0.5)
+        return tail and self.shifts is not None and self.shifts.within(SHIFT_LIMIT)
+
+    @property
+    def usable(self) -> bool:
+        """Whether draws that are resampled by their weights can be used."""
+        if self.above:
+            return False
+        return not self.borderline or (self.shifts is not None and self.shifts.within(BORDERLINE_LIMIT))
+
+    @property
+    def undecided(self) -> bool:
+        """(3): whether more draws could change the grade."""
+        if not self.finite or self.close or not math.isfinite(self.khat.value):
+            return False
+        return self.borderline or (not self.above and self.shifts is not None and self.shifts.undecided)
+
+
+def diagnose(
+    draw: Callable[[int, int], Tensor],
+    log_ratio: Callable[[Tensor], Tensor],
+    parameters: Callable[[Tensor], Tensor],
+) -> Diagnosis:
+    """The diagnosis, with as many draws as (3) asks for.
+
+    Arguments:
+        draw: from (n, number of the block) to draws (n, D); each block is independent of the others.
+        log_ratio: from draws (n, D) to log Phi - log q, (n,).
+        parameters: from draws (n, D) to what the user reads, (n, K).
+    """
+    ratios: list[Tensor] = []
+    values: list[Tensor] = []
+    wanted = FIRST_DRAWS
+    while True:
+        while sum(map(len, ratios)) < wanted:
+            x = draw(FIRST_DRAWS, len(ratios))
+            ratios.append(log_ratio(x).detach().cpu().double())
+            values.append(parameters(x).detach().cpu().double())
+        found = _judge(torch.cat(ratios), torch.cat(values))
+        wanted *= GROWTH
+        if wanted > MOST_DRAWS or wanted * values[0].shape[-1] > MOST_NUMBERS or not found.undecided:
+            return found
+
+
+def _judge(log_ratios: Tensor, values: Tensor) -> Diagnosis:
+    log_weights, khat = smoothed_log_weights(log_ratios)
+    usable = bool(log_ratios.isfinite().all()) and bool(values.isfinite().all())
+    weights = log_weights.exp()
+    evenness = 1 / (len(weights) * float(weights.square().sum()))
+    return Diagnosis(log_ratios, khat, evenness, Shifts.of(values, weights) if usable else None)

@@ -1,0 +1,109 @@
+"""The diagnosis: shifts under importance weights, as many draws as a grade needs, and what it says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import bayescore as bs
+from bayescore.inference.diagnosis import FIRST_DRAWS, MOST_DRAWS, Shifts, diagnose
+from bayescore.inference.result import Trust
+from bayescore.targets import LogDensity
+from cases import F64
+
+
+def normal(mean: float = 0.0, sd: float = 1.0, dim: int = 2) -> LogDensity:
+    return LogDensity(lambda x: -0.5 * ((x - mean) / sd).square().sum(-1), dim)
+
+
+def held(target: bs.targets.Target, sd: float = 1.0, seed: int = 0) -> bs.Fit:
+    """A fit that stays at N(0, sd^2 I)."""
+    q = bs.families.FullGaussian.init(target.dim, scale=sd)
+    return bs.fit(target, q, bs.methods.ADVI(lr=1e-12), steps=1, seed=seed, progress=False)
+
+
+def test_equal_weights_move_nothing() -> None:
+    x = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    shifts = Shifts.of(x, torch.full((1000,), 1e-3, dtype=F64))
+    torch.testing.assert_close(shifts.mean, torch.zeros(3, dtype=F64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(shifts.sd, torch.zeros(3, dtype=F64), atol=1e-3, rtol=0)
+    torch.testing.assert_close(shifts.mean_error, torch.full((3,), 1000**-0.5, dtype=F64), rtol=0.01, atol=0)
+
+
+def test_shifts_are_those_of_the_target_and_their_errors_are_the_size_of_the_actual_ones() -> None:
+    found = []
+    for seed in range(20):
+        shifts = held(normal(0.2, 0.9), seed=seed).diagnosis.shifts
+        found += [
+            (shifts.mean - 0.2 / 0.9) / shifts.mean_error,
+            (shifts.sd - math.log(0.9)) / shifts.sd_error,
+        ]
+    scores = torch.cat(found)
+    assert scores.abs().max() < 4.5
+    assert scores.std() < 1.5  # errors are not understated; q's own mean has the same draws
+
+
+def test_a_parameter_that_does_not_vary_has_no_shift() -> None:
+    x = torch.stack([torch.linspace(-1, 1, 100, dtype=F64), torch.ones(100, dtype=F64)], -1)
+    shifts = Shifts.of(x, torch.full((100,), 0.01, dtype=F64))
+    assert float(shifts.sd[1]) == float(shifts.mean[1]) == float(shifts.mean_error[1]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("target", "trust", "words"),
+    [
+        (normal(0.03, 0.97), Trust.GOOD, "good"),
+        (normal(0.4, 0.9), Trust.USABLE, "usable after resampling: importance weights move"),
+        (normal(0.0, 3.0), Trust.POOR, "do not trust this approximation"),
+    ],
+    ids=["good", "usable", "poor"],
+)
+def test_the_grade_is_the_same_for_every_seed(target: LogDensity, trust: Trust, words: str) -> None:
+    fits = [held(target, seed=seed) for seed in range(10)]
+    assert {fit.trust for fit in fits} == {trust}
+    assert all(fit.verdict.startswith(words) for fit in fits)
+
+
+def test_draws_are_added_only_while_the_grade_is_open() -> None:
+    asked = []
+
+    def diagnosed(target: LogDensity) -> int:
+        q = bs.families.FullGaussian.init(2)
+        asked.clear()
+
+        def draw(n: int, block: int) -> Tensor:
+            asked.append(n)
+            return q.sample(n, 100 + block)
+
+        diagnose(draw, lambda x: target.log_prob(x) - q.log_prob(x), lambda x: x)
+        return sum(asked)
+
+    assert diagnosed(normal(0.01, 0.98)) == FIRST_DRAWS
+    assert diagnosed(normal(0.1, 0.95)) == MOST_DRAWS  # a shift at the threshold
+
+
+def test_resampled_draws_of_a_usable_fit_have_the_moments_of_the_target() -> None:
+    x = held(normal(0.4, 0.9)).resample(4000, seed=1)
+    assert (x.mean(0) - 0.4).abs().max() < 0.1 * 0.9
+    assert (x.std(0) / 0.9).log().abs().max() < 0.1
+
+
+def test_the_summary_has_every_parameter_with_its_accuracy() -> None:
+    parameters = {"mu": bs.targets.Real(), "tau": bs.targets.Positive(30)}
+    model = bs.targets.TorchModel(
+        parameters, lambda mu, tau: -0.5 * mu**2 - 0.5 * (4 * (tau.log() - 0.3)).square().sum()
+    )
+    fit = bs.fit(model, progress=False)
+    table = fit.marginals()
+    assert [row.name for row in table] == ["mu", *(f"tau[{i}]" for i in range(1, 31))]
+    assert all(name in fit.summary() for name in ("mean is off by", "sd is off by", "tau[30]"))
+    assert all(abs(row.mean_shift) < 0.1 for row in table)
+
+
+def test_without_a_density_the_table_has_no_accuracy() -> None:
+    fit = bs.fit(bs.targets.ScoreFunction(lambda x: -x, 2), progress=False)
+    assert "off by" not in fit.summary()
+    assert fit.marginals()[0].mean_shift is None
