@@ -36,6 +36,7 @@ METHODS = [
     "sgld",
     "plain",
     "dropout",
+    "weight-dropout",
     "swag",
 ]
 MOST = 10**9  # epochs, images of a batch, draws
