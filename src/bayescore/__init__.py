@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayescore import data, families, methods, metrics, nn, optim, plotting, targets
+    from bayescore import data, families, finetune, methods, metrics, models, nn, optim, plotting, targets
     from bayescore.inference.fitting import fit, fit_many, resume
     from bayescore.inference.result import Fit
     from bayescore.inference.stopping import Plateau
@@ -30,10 +30,12 @@ __all__ = [
     "data",
     "families",
     "find_start",
+    "finetune",
     "fit",
     "fit_many",
     "methods",
     "metrics",
+    "models",
     "nn",
     "optim",
     "plotting",
