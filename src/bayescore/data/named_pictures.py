@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch import Tensor
 from bayescore.caches import cache_place
 from bayescore.checks import unknown_name
 from bayescore.data.labelled_images import raw_images
-from bayescore.data.pictures import Pictures, decode_each
+from bayescore.data.pictures import Pictures, decode_each, square
 from bayescore.operators import declare_vision_operators
 from bayescore.reading import read_text
 from bayescore.rng import generator
@@ -131,7 +132,7 @@ def _torchvision(name: str, size: int) -> Pictures:
             "installed: pip install 'bayescore[vision]'"
         ) from None
     roots = _roots()
-    make: Callable[..., object] = getattr(datasets, kind)
+    make: Callable[..., Any] = getattr(datasets, kind)
     for root in roots:
         try:
             found = {part: [make(root=str(root), split=one) for one in ones] for part, ones in splits.items()}
@@ -144,7 +145,7 @@ def _torchvision(name: str, size: int) -> Pictures:
     )
 
 
-def _joined(found: dict[str, list[object]], size: int) -> Pictures:
+def _joined(found: dict[str, list[Any]], size: int) -> Pictures:
     """All pictures of torchvision's data sets; they are given as pillow's pictures."""
     pixels, labels, part, names = [], [], [], []
     classes: tuple[str, ...] = ()
@@ -152,18 +153,15 @@ def _joined(found: dict[str, list[object]], size: int) -> Pictures:
         for each in sets:
             known = getattr(each, "classes", None)
             classes = tuple(map(str, known)) if known else classes
-            for i in range(len(each)):  # type: ignore[arg-type]
-                picture, label = each[i]  # type: ignore[index]
-                content = io.BytesIO()
-                picture.convert("RGB").save(content, "PNG", compress_level=0)
-                shown, _, _ = decode_each([Path(str(i))], lambda _, c=content: c.getvalue(), size, 3)
-                pixels.append(shown)
+            for i in range(len(each)):
+                picture, label = each[i]
+                pixels.append(square(picture, size, 3))
                 labels.append(int(label))
                 part.append(name)
                 names.append(f"{name} {i}")
     y = torch.tensor(labels)
     classes = classes or tuple(str(i) for i in range(int(y.max()) + 1))
-    return Pictures(torch.cat(pixels), y, classes, tuple(names), tuple(part))
+    return Pictures(torch.stack(pixels), y, classes, tuple(names), tuple(part))
 
 
 def _grey(name: str) -> Pictures:

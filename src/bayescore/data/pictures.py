@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from bayescore.data.label_tables import PARTS, LabelTable, read_label_table
 from bayescore.io import read_tensors, write_tensors
 from bayescore.reading import read_content
 
-__all__ = ["Pictures", "decode", "decode_all", "new_pictures", "read_pictures"]
+__all__ = ["Pictures", "decode", "decode_all", "decode_each", "new_pictures", "read_pictures", "square"]
 
 PROBLEMS = ("skip", "refuse")
 LARGEST_FILE = 256 * 2**20
@@ -129,7 +130,7 @@ def new_pictures(place: str | Path, size: int, channels: int = 3) -> Pictures:
 def decode(content: bytes, size: int, channels: int = 3) -> Tensor:
     """One picture as bytes (channels, size, size); ValueError says what is wrong with it."""
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise ImportError("pictures are decoded by pillow: pip install 'bayescore[vision]'") from None
     try:
@@ -137,10 +138,7 @@ def decode(content: bytes, size: int, channels: int = 3) -> Tensor:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", category=UserWarning)  # damaged EXIF, palettes with bytes
             with Image.open(io.BytesIO(content)) as picture:
-                upright = ImageOps.exif_transpose(picture)
-                plain = upright.convert("RGBA").convert("RGB") if _transparent(upright) else upright
-                square = ImageOps.fit(plain.convert("RGB" if channels == 3 else "L"), (size, size),
-                                      Image.Resampling.BICUBIC)  # fmt: skip
+                return square(picture, size, channels)
     except UnidentifiedImageError:
         raise ValueError("it is no picture that pillow knows") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -148,12 +146,18 @@ def decode(content: bytes, size: int, channels: int = 3) -> Tensor:
     except (OSError, SyntaxError, ValueError, TypeError, LookupError, OverflowError, EOFError) as problem:
         reason = next(iter(str(problem).splitlines()), type(problem).__name__)
         raise ValueError(f"it is damaged ({reason})") from problem
-    array = np.array(square)
+
+
+def square(picture: Any, size: int, channels: int) -> Tensor:
+    """The square in the middle of one of pillow's pictures, upright, in bytes (channels, size, size)."""
+    from PIL import Image, ImageOps
+
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode == "P" and "transparency" in upright.info:
+        upright = upright.convert("RGBA")
+    plain = upright.convert("RGB" if channels == 3 else "L")
+    array = np.array(ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC))
     return torch.from_numpy(array).reshape(size, size, channels).permute(2, 0, 1).contiguous()
-
-
-def _transparent(picture: object) -> bool:
-    return getattr(picture, "mode", "") == "P" and "transparency" in getattr(picture, "info", {})
 
 
 def decode_all(files: Sequence[Path], size: int, channels: int) -> tuple[Tensor, list[int], list[str]]:

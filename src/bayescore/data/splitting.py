@@ -77,7 +77,7 @@ def parts(
     """
     known = data.part or ("",) * len(data)
     rng = generator(seed, purpose="split")
-    named = {word: torch.tensor([i for i, part in enumerate(known) if part == word], dtype=torch.long)
+    named: dict[str, Tensor] = {word: torch.tensor([i for i, part in enumerate(known) if part == word], dtype=torch.long)
              for word in ("train", "validation", "test")}  # fmt: skip
     rest = torch.tensor([i for i, part in enumerate(known) if part in ("", "train")], dtype=torch.long)
     share = validation if validation is not None else (0.5 if len(named["test"]) else 0.2)
@@ -97,12 +97,12 @@ def parts(
 def _drawn(y: Tensor, rows: Tensor, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """A share of every class of the rows, but never all, and the other rows, both in random order."""
     order = rows[torch.randperm(len(rows), generator=rng)]
-    # the place of a row within its class, from 0 to 1: a share of every class lies below the share
+    # the place of a row within its class, from above 0 to 1: the lowest ones hold a share of every class
     place = torch.empty(len(order))
     for label in y[order].unique():
         mine = y[order] == label
-        count = int(mine.sum())
-        place[mine] = torch.arange(count) / max(1, count) if count > 1 else 1.0
-        if count > 1:
-            place[torch.nonzero(mine)[-1]] = 1.0
-    return order[place < share], order[place >= share]
+        place[mine] = torch.arange(1, int(mine.sum()) + 1) / mine.sum()
+    count = min(round(share * len(order)), int((place < 1).sum()))  # the last of every class is never taken
+    chosen = torch.zeros(len(order), dtype=torch.bool)
+    chosen[place.argsort(stable=True)[:count]] = True
+    return order[chosen], order[~chosen]

@@ -7,12 +7,14 @@ computed once; otherwise every batch is a new random view of its pictures (data/
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayescore.caches import cache_place, private_folder
 from bayescore.data.batches import Batches
 from bayescore.data.pictures import Pictures, new_pictures
 from bayescore.data.splitting import Parts
@@ -25,6 +27,7 @@ from bayescore.finetune.training import (
     seeded,
     trained_model,
 )
+from bayescore.io import read_tensors, write_tensors
 from bayescore.model_folder import SavedModel
 from bayescore.models.networks import Classifier, image_classifier
 from bayescore.models.stages import FrozenStages
@@ -33,6 +36,7 @@ from bayescore.posteriors.prediction import ClassPrediction
 
 __all__ = ["ImageModel", "image_batches", "load_images", "predict_new", "train_images"]
 
+FORMAT = "bayescore-features-1"
 AT_ONCE = 100  # pictures in a forward pass when predicting
 
 
@@ -46,6 +50,7 @@ def train_images(
     freeze: int = 0,
     adapters: int = 0,
     augment: bool = True,
+    cached: bool = False,
     outside: Pictures | None = None,
     device: str | torch.device = "cpu",
     arguments: dict[str, Any] | None = None,
@@ -58,6 +63,7 @@ def train_images(
         net, weights, freeze, adapters, arguments: of `bayescore.models.image_classifier`.
         size: side of the network's input, at most that of the pictures; None: theirs.
         augment: show random views in training; with frozen stages, the picture or its mirror image.
+        cached: keep what frozen stages make of the pictures in the cache, for other runs.
         outside: pictures of another kind, for the AUROCs.
         options: of `nn.fit`: checkpoint, progress, on_epoch, ...
     """
@@ -84,13 +90,13 @@ def train_images(
     stem = first.module if isinstance(first.module, FrozenStages) else None
     posterior, fits = fine_tune(
         make,
-        lambda seed: image_batches(train, view, settings.batch_size, seed, augment, stem),
-        image_batches(parts.validation, view, AT_ONCE, stem=stem),
+        lambda seed: image_batches(train, view, settings.batch_size, seed, augment, stem, cached),
+        image_batches(parts.validation, view, AT_ONCE, stem=stem, cached=cached),
         settings,
-        plain=image_batches(train, view, AT_ONCE, stem=stem),
+        plain=lambda: image_batches(train, view, AT_ONCE, stem=stem, cached=cached),
         **options,
     )
-    model = ImageModel(posterior, view, train.classes, stem)
+    model = ImageModel(posterior, view, train.classes, stem, cached)
     description = {
         "kind": "images",
         "network": net,
@@ -116,6 +122,7 @@ def image_batches(
     seed: int | None = None,
     augment: bool = False,
     stem: FrozenStages | None = None,
+    cached: bool = False,
 ) -> Batches:
     """Batches of what a network sees: views, or what its frozen stages make of them."""
     if stem is None:
@@ -125,14 +132,29 @@ def image_batches(
             return view(pixels) if rng is None or not augment else view.augment(pixels, rng)
 
         return Batches(views, pictures.y, batch_size, seed)
-    plain = stem.features(view(pictures.pixels))
-    both = torch.stack([plain, stem.features(view(pictures.pixels.flip(-1)))]) if augment else plain[None]
+    sides = [pictures.pixels, pictures.pixels.flip(-1)] if augment else [pictures.pixels]
+    both = torch.stack([_features(stem, view, pixels, cached) for pixels in sides])
 
     def features(rows: Tensor, rng: torch.Generator | None) -> Tensor:
         side = torch.zeros_like(rows) if rng is None else torch.randint(len(both), rows.shape, generator=rng)
         return both[side, rows]
 
     return Batches(features, pictures.y, batch_size, seed)
+
+
+def _features(stem: FrozenStages, view: View, pixels: Tensor, cached: bool) -> Tensor:
+    """What the frozen stages make of pictures, from the cache if they were computed before and are kept."""
+    if not cached:
+        return torch.cat([stem.features(view(part)) for part in pixels.split(AT_ONCE)])
+    key = sha256(str(view).encode())
+    for value in (*stem.stem.state_dict().values(), pixels):
+        key.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        key.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    folder = private_folder(cache_place("features"), "set BAYESCORE_CACHE to a folder of yours")
+    place = folder / f"{key.hexdigest()[:32]}.safetensors"
+    if not place.is_file():
+        write_tensors(place, {"format": FORMAT}, {"x": _features(stem, view, pixels, cached=False)})
+    return read_tensors(place, FORMAT)[1]["x"]
 
 
 @dataclass(frozen=True)
@@ -143,18 +165,16 @@ class ImageModel:
     view: View
     classes: tuple[str, ...]
     stem: FrozenStages | None
+    cached: bool = False
 
     def predict(self, pictures: Pictures, draws: int = 30, seed: int = 0) -> ClassPrediction:
         """The prediction for pictures, whose labels are not looked at."""
-        shown = [self._inputs(part) for part in pictures.pixels.split(AT_ONCE)]
-        found: ClassPrediction = self.posterior.predict(
-            torch.cat(shown), draws, seed=seed, batch_size=AT_ONCE
-        )
+        if self.stem is None:
+            x = self.view(pictures.pixels)
+        else:
+            x = _features(self.stem, self.view, pictures.pixels, self.cached)
+        found: ClassPrediction = self.posterior.predict(x, draws, seed=seed, batch_size=AT_ONCE)
         return found
-
-    def _inputs(self, pixels: Tensor) -> Tensor:
-        x = self.view(pixels)
-        return x if self.stem is None else self.stem.features(x)
 
 
 def load_images(saved: SavedModel) -> ImageModel:

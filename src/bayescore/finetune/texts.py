@@ -76,6 +76,7 @@ def train_texts(
         lambda seed: text_batches(parts.train, tokens, settings.batch_size, seed),
         text_batches(parts.validation, tokens, AT_ONCE),
         settings,
+        plain=lambda: text_batches(parts.train, tokens, AT_ONCE),
         **options,
     )
     model = TextModel(posterior, tokens, parts.train.classes)

@@ -94,7 +94,8 @@ def text_classifier(
         if hasattr(settings, name):
             setattr(settings, name, dropout)
     extra = {"add_pooling_layer": False} if kind in ("bert", "roberta", "xlm-roberta", "electra") else {}
-    encoder = AutoModel.from_config(settings, **extra).float()
+    make: Any = AutoModel
+    encoder = make.from_config(settings, **extra).float()
     if pretrained and not isinstance(source, dict):
         path = Path(source) / "model.safetensors"
         prefix = f"{encoder.base_model_prefix}."  # a file of encoder and head has it

@@ -181,7 +181,7 @@ def _timm(
         raise unknown_name("network of timm", name, timm.list_models())
     if "vit" in name and "img_size" not in arguments:
         arguments = {"img_size": size, **arguments}
-    module = timm.create_model(name, pretrained=pretrained, **arguments)
+    module: Any = timm.create_model(name, pretrained=pretrained, **arguments)
     config = module.pretrained_cfg
     return module, {"mean": tuple(config["mean"]), "sd": tuple(config["std"])}
 

@@ -78,6 +78,6 @@ class WeightDropoutPosterior(WeightPosterior):
 
     @classmethod
     def rebuild(
-        cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood, p: float
+        cls, model: nn.Module, parts: dict[str, Weights], likelihood: Likelihood, p: float = 0.1
     ) -> WeightDropoutPosterior:
         return cls(model, parts["weights"], parts["initial"], p, likelihood=likelihood)
