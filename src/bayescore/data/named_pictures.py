@@ -50,7 +50,7 @@ ARCHIVES = {
     "dtd10": Archive("dtd10", "dtd10_96px_jpeg.zip", "label", "class"),
 }
 #: torchvision's class, and for each part of ours its splits
-TORCHVISION = {
+TORCHVISION: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "pets": ("OxfordIIITPet", {"train": ("trainval",), "test": ("test",)}),
     "flowers102": ("Flowers102", {"train": ("train", "val"), "test": ("test",)}),
     "aircraft": ("FGVCAircraft", {"train": ("trainval",), "test": ("test",)}),

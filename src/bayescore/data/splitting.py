@@ -77,9 +77,12 @@ def parts(
     """
     known = data.part or ("",) * len(data)
     rng = generator(seed, purpose="split")
-    named: dict[str, Tensor] = {word: torch.tensor([i for i, part in enumerate(known) if part == word], dtype=torch.long)
-             for word in ("train", "validation", "test")}  # fmt: skip
-    rest = torch.tensor([i for i, part in enumerate(known) if part in ("", "train")], dtype=torch.long)
+
+    def rows_of(*words: str) -> Tensor:
+        return torch.tensor([i for i, part in enumerate(known) if part in words], dtype=torch.long)
+
+    named = {word: rows_of(word) for word in ("validation", "test")}
+    rest = rows_of("", "train")
     share = validation if validation is not None else (0.5 if len(named["test"]) else 0.2)
     for name, value in (("validation", share), ("test", test)):
         if not 0 < value < 1:
@@ -88,8 +91,11 @@ def parts(
         named["test"], rest = _drawn(data.y, rest, test, rng)
     if not len(named["validation"]):
         named["validation"], rest = _drawn(data.y, rest, share, rng)
-    for name, rows in (("to learn from", rest), *((f"of the part {name!r}", named[name]) for name in named)):
-        if not len(rows) and name != "of the part 'train'":
+    for name, rows in {
+        "to learn from": rest,
+        **{f"for the {word} part": named[word] for word in named},
+    }.items():
+        if not len(rows):
             raise ValueError(f"no data are left {name}: {len(data)} are too few to be divided")
     return Parts(data[rest], data[named["validation"]], data[named["test"]])
 

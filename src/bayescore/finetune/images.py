@@ -74,7 +74,7 @@ def train_images(
     extra = {**(arguments or {}), **({"channels": channels} if net in ("small", "mlp") else {})}
 
     def make() -> Classifier:
-        head = "random" if settings.method == "ensemble" else "zero"
+        head = "zero" if settings.pretrained and settings.method != "ensemble" else "random"
         found = image_classifier(
             net, len(train.classes), size=side, weights=weights, head=head, freeze=freeze, adapters=adapters,
             **extra,

@@ -96,7 +96,7 @@ def split_stages(module: Any, head: str) -> list[nn.Module]:
         if all(isinstance(layer, nn.Dropout) for layer in before):
             return [*module.features, _Pool(), *before]
     if isinstance(module, nn.Sequential) and module[-1] is last:
-        return list(module[:-1])
+        return [*module.children()][:-1]
     raise ValueError(
         f"the stages of a {type(module).__name__} are not known, so that its first ones cannot be frozen; "
         "leave freeze out, or set requires_grad=False in the module yourself"
