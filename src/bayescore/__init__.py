@@ -15,7 +15,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayescore import data, families, finetune, methods, metrics, models, nn, optim, plotting, targets
+    from bayescore import (
+        data,
+        families,
+        finetune,
+        methods,
+        metrics,
+        model_folder,
+        models,
+        nn,
+        optim,
+        plotting,
+        targets,
+    )
     from bayescore.inference.fitting import fit, fit_many, resume
     from bayescore.inference.result import Fit
     from bayescore.inference.stopping import Plateau
@@ -35,6 +47,7 @@ __all__ = [
     "fit_many",
     "methods",
     "metrics",
+    "model_folder",
     "models",
     "nn",
     "optim",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["plot_contact_sheet"]
 
 RIGHT, WRONG, UNKNOWN = "#009E73", "#D55E00", "#666666"
-LONGEST = 16  # characters of a class
-WIDTH, HEIGHT = 0.98, 1.34  # inches of a picture with its lines
+LONGEST = 15  # characters of a class
+WIDTH, HEIGHT = 0.98, 1.28  # inches of a picture with its lines
 
 
 def plot_contact_sheet(
@@ -65,15 +65,16 @@ def _draw(
     top = int(prediction.classes[i])
     truth = None if labels is None else int(labels[i])
     colour = UNKNOWN if truth is None else RIGHT if truth == top else WRONG
-    lines = [_shortened(classes[top]), f"{100 * float(prediction.probs[i, top]):.0f} %"]
+    lines = [f"{_shortened(classes[top])} {100 * float(prediction.probs[i, top]):.0f} %"]
     if truth is not None and truth != top:
-        lines[1] += f", is {_shortened(classes[truth], LONGEST - 6)}"
+        lines.append(f"is {_shortened(classes[truth])}")
     axes.text(
         0.5, -0.04, "\n".join(lines), transform=axes.transAxes, ha="center", va="top", color=colour,
         fontsize=5.6, linespacing=1.15,
     )  # fmt: skip
 
 
-def _shortened(name: str, longest: int = LONGEST) -> str:
-    name = name.replace("_", " ").replace("$", r"\$")
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+def _shortened(name: str) -> str:
+    shown = name.replace("_", " ")
+    shown = shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+    return shown.replace("$", r"\$")  # which would begin a formula
