@@ -46,7 +46,10 @@ def photos(tmp_path):
 @pytest.fixture
 def encoder(tmp_path):
     """A transformers folder with a tiny BERT of random weights and a tokenizer of a few words."""
+    from bayescore.operators import declare_vision_operators
+
     pytest.importorskip("transformers")
+    declare_vision_operators()
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.models.weights import load_body, read_weights
+from bayescore.operators import declare_vision_operators
 
 __all__ = ["TextClassifier", "Tokens", "read_config", "read_tokens", "text_classifier"]
 
@@ -81,6 +82,7 @@ def text_classifier(
         pretrained: take the weights of the folder; otherwise they are random.
         dropout: rate of the encoder's own dropout layers in training.
     """
+    declare_vision_operators()  # transformers imports torchvision if it is there
     try:
         from transformers import AutoConfig, AutoModel
     except ImportError:
