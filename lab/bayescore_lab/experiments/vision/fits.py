@@ -1,4 +1,4 @@
-"""How a run of the vision experiments is executed: fine-tune, test, keep the log probability of each label."""
+"""How a run of the vision experiments is executed: fine-tune, test, keep the log probability of a label."""
 
 from __future__ import annotations
 
