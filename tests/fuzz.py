@@ -238,7 +238,7 @@ def process_words(rng: random.Random, place: Path, seed: int, scratch: Path) -> 
         return kind, [*python, "-c", RUN, *words, "--method", "advi"]
     small = "--hidden 5 --epochs 1 --fraction 0.05 --draws 2 --batch-size 32 --quiet".split()  # noqa: SIM905
     path = place / "run.safetensors"
-    words = ["train", *small, "--checkpoint", str(path)]
+    words = ["train", "digits", *small, "--checkpoint", str(path)]
     with quiet(), contextlib.suppress(SystemExit):
         command(words)
     content = path.read_bytes()

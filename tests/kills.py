@@ -146,8 +146,8 @@ def train_network(folder: Path) -> None:
 def train_command(folder: Path) -> None:
     """`bayescore train`."""
     sizes = {"--hidden": 30, "--epochs": 20, "--fraction": 0.2, "--batch-size": 32, "--draws": 3}
-    words = ["train", "--quiet", *(str(word) for pair in sizes.items() for word in pair)]
-    files = ["--checkpoint", str(folder / "run.safetensors"), "--output", str(folder / "net.safetensors")]
+    words = ["train", "digits", "--quiet", *(str(word) for pair in sizes.items() for word in pair)]
+    files = ["--checkpoint", str(folder / "run.safetensors"), "--output", str(folder / "model")]
     command([*words, *files])
 
 

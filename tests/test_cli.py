@@ -20,7 +20,6 @@ from bayescore.cli import main, names, terminal, train
 from bayescore.families import FAMILIES
 from bayescore.inference.result import Outcome
 from bayescore.methods import METHODS
-from bayescore.nn.methods import METHODS as NETWORK_METHODS
 from bayescore.targets import NAMED
 
 MODEL = """
@@ -334,7 +333,7 @@ def test_words_alone_wait_for_neither_torch_nor_the_lab(words, said):
         ("bayescore fit banana --family ", list(FAMILIES)),
         ("bayescore fit banana --method ", ["auto", *METHODS]),
         ("bayescore fit banana --fam", ["--family"]),
-        ("bayescore train --data ", ["mnist", "digits"]),
+        ("bayescore train di", ["digits"]),
         ("bayescore list ", ["targets", "families", "methods"]),
         ("bayescore bench ", []),
     ],
@@ -365,8 +364,8 @@ def test_completion_can_be_shown_and_installed(tmp_path):
 
 
 def test_words_of_the_help_of_train_are_those_of_the_library():
-    assert set(train.DATA_SETS) == set(bs.data.IMAGE_SETS) - {"fashion_mnist"}
-    assert set(train.METHODS) == set(NETWORK_METHODS)
+    assert set(train.DATA_SETS) == set(bs.data.PICTURE_SETS)
+    assert set(train.METHODS) == set(bs.finetune.METHODS)
 
 
 @pytest.mark.parametrize("command", ["reproduce", "report", "bench"])

@@ -63,6 +63,18 @@ def test_many_devices_page_runs_on_one_process(run_page):
     assert page["again"].param_groups[0]["updates"] == page["opt"].param_groups[0]["updates"] == 4
 
 
+def test_photo_tutorial_goes_from_a_folder_to_a_contact_sheet(run_page, tmp_path):
+    pytest.importorskip("PIL")
+    page = run_page("docs/tutorials/photos.md")
+    assert page["model"].scores["error"] < 0.4  # a guess has 2/3
+    assert (tmp_path / "sheet.png").stat().st_size > 20_000
+    assert (page["prediction"].classes == 0).double().mean() > 0.7
+
+
+def test_page_on_images_runs_as_it_stands(run_page):
+    assert run_page("docs/images-and-text.md")["net"].head == "11"
+
+
 def test_noisy_tutorial_runs_and_finds_what_it_says(run_page):
     page = run_page("docs/tutorials/noisy.md")
     assert page["reference"].elbo.value > page["default"].elbo.value > page["steady"].elbo.value

@@ -15,7 +15,20 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayescore import data, families, forecast, methods, metrics, nn, optim, plotting, targets
+    from bayescore import (
+        data,
+        families,
+        finetune,
+        forecast,
+        methods,
+        metrics,
+        model_folder,
+        models,
+        nn,
+        optim,
+        plotting,
+        targets,
+    )
     from bayescore.inference.fitting import fit, fit_many, resume
     from bayescore.inference.result import Fit, to_arviz
     from bayescore.inference.stopping import Plateau
@@ -30,11 +43,14 @@ __all__ = [
     "data",
     "families",
     "find_start",
+    "finetune",
     "fit",
     "fit_many",
     "forecast",
     "methods",
     "metrics",
+    "model_folder",
+    "models",
     "nn",
     "optim",
     "plotting",

@@ -19,13 +19,18 @@ from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from bayescore.reading import check_json_memory
 
 __all__ = ["read_tensors", "refusing_damage", "replacing", "write_bytes", "write_tensors"]
 
+#: the names of kinds of numbers in safetensors files
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.bool: "BOOL",
+}  # fmt: skip
 ATTEMPTS = 20  # to read a file that is replaced meanwhile
 MAX_HEADER = 64 * 2**20  # bytes: a header beyond is no file of ours, and parsing it would fill the memory
 
@@ -56,17 +61,24 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write tensors and a header of JSON types; NaN and infinities are refused in the header."""
     text = json.dumps(dict(header), allow_nan=False)
-    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    data = memoryview(save(plain, {"json": text, "sha256": _checksum(text, plain)}))
-    end = 8 + int.from_bytes(data[:8], "little")
-    # safetensors orders its metadata at random: sorted, the same content is always the same bytes
-    outer = json.dumps(json.loads(bytes(data[8:end])), sort_keys=True, separators=(",", ":")).encode()
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    # wide numbers first, so that all are aligned; the same content is always the same bytes
+    names = sorted(plain, key=lambda name: (-plain[name].element_size(), name))
+    places: dict[str, Any] = {"__metadata__": {"json": text, "sha256": _checksum(text, plain)}}
+    end = 0
+    for name in names:
+        value = plain[name]
+        begin, end = end, end + value.numel() * value.element_size()
+        places[name] = {"dtype": _dtype_name(value), "shape": list(value.shape), "data_offsets": [begin, end]}
+    outer = json.dumps(places, sort_keys=True, separators=(",", ":")).encode()
     outer += b" " * (-len(outer) % 8)
     start = len(outer).to_bytes(8, "little")
     _check_header_size(start)
     check_json_memory(outer, "the header of the file")
     with replacing(path) as part, part.open("wb") as file:
-        file.writelines([start, outer, data[end:]])
+        file.writelines([start, outer])
+        for name in names:  # from the tensors' own memory: a copy of a large network would not fit beside it
+            file.write(_memory(plain[name]))
 
 
 def read_tensors(path: Path, format: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -145,8 +157,21 @@ def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
     kinds = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
     digest = sha256(json.dumps([text, kinds]).encode())
     for name in names:
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)  # the memory, not a copy
+        digest.update(_memory(tensors[name]))
     return digest.hexdigest()
+
+
+def _memory(value: Tensor) -> memoryview:
+    """The bytes of a tensor, not a copy of them."""
+    found: memoryview = value.reshape(-1).view(torch.uint8).numpy().data
+    return found
+
+
+def _dtype_name(value: Tensor) -> str:
+    """The name of a tensor's kind of numbers in safetensors files."""
+    if value.dtype not in DTYPES:
+        raise TypeError(f"a file cannot hold a tensor of {value.dtype}; convert it first")
+    return DTYPES[value.dtype]
 
 
 def _check_header_size(start: bytes) -> int:

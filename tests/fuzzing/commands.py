@@ -48,7 +48,8 @@ GRAMMAR: dict[tuple[str, ...], dict[str, list[str]]] = {
         "--plot": ["fit.png"],
     },
     ("train",): {
-        "--data": ["digits"],
+        "--kind": ["images"],
+        "--net": ["mlp", "small"],
         "--fraction": ["0.05"],
         "--method": ["proximal", "plain", "dropout", "advi"],
         "--epochs": ["1"],
@@ -58,7 +59,7 @@ GRAMMAR: dict[tuple[str, ...], dict[str, list[str]]] = {
         "--draws": ["2"],
         "--seed": ["0"],
         "--set": ["prior_sd=0.5", "temperature=0.5"],
-        "--output": ["net.safetensors"],
+        "--output": ["model"],
         "--checkpoint": ["run.safetensors"],
         "--plot": ["net.png"],
     },

@@ -26,9 +26,21 @@ from toy_problem import loader, network, rings
         ("sgld", {"lr": 0.1, "burn_in": 100, "thin": 5}),
         ("plain", {"lr": 1e-2}),
         ("dropout", {"lr": 1e-2, "p": 0.1}),
+        ("weight-dropout", {"lr": 1e-2, "p": 0.1}),
         ("swag", {"lr": 1e-2}),
     ],
-    ids=["proximal", "calibrated", "descent", "advi", "bam", "sgld", "plain", "dropout", "swag"],
+    ids=[
+        "proximal",
+        "calibrated",
+        "descent",
+        "advi",
+        "bam",
+        "sgld",
+        "plain",
+        "dropout",
+        "weight-dropout",
+        "swag",
+    ],
 )
 def test_every_method_learns_a_small_problem_in_two_hundred_steps(
     method: str, options: dict[str, float]
@@ -100,11 +112,6 @@ def test_a_loss_that_is_a_mean_over_outputs_warns() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             bnn.fit(network(10), data, loss, epochs=1)
-
-
-def test_accumulation_belongs_to_a_loop_of_ones_own() -> None:
-    with pytest.raises(ValueError, match="accumulate counts the backward calls of a block"):
-        bnn.fit(network(), loader(64, 0), epochs=1, accumulate=4)
 
 
 def test_unknown_methods_and_unsized_data_are_refused() -> None:

@@ -184,10 +184,10 @@ def test_a_run_goes_on_with_the_bare_module_and_the_reverse(
         probs: Tensor = found.predict(x, 4).probs
         return probs
 
-    def killed(run: Any, state: Any, began: float) -> None:
+    def killed(run: Any, state: Any, *rest: Any) -> None:
         if state.epoch == 3:
             raise Killed
-        next_epoch(run, state, began)
+        next_epoch(run, state, *rest)
 
     next_epoch = loop._next_epoch
     whole = fit(network(), None)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_fit_files",
+    "check_folder",
     "check_plot",
     "check_table",
     "check_weights",
@@ -52,9 +53,22 @@ def check_fit_files(output: Path | None, plot: Path | None, draws: int | None, r
         check_plot(plot)
 
 
-def check_plot(path: Path) -> None:
+def check_plot(path: Path, option: str = "--plot") -> None:
     """Refuse a picture that could not be written after the fit."""
-    _check("--plot", path, _FIGURES)
+    _check(option, path, _FIGURES)
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Refuse a folder that could not be made or written after the fit."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{option} {path} is a file, and a model is a folder; name another")
+        near = next(place for place in (path, *path.absolute().parents) if place.is_dir())
+        with tempfile.TemporaryDirectory(dir=near, prefix=".bayescore-"):
+            pass
+    except OSError as problem:
+        name = str(path)[-100:]
+        raise UserError(f"{option} {name} cannot be written: {problem.strerror}") from problem
 
 
 def check_weights(option: str, path: Path) -> None:

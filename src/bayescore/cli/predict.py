@@ -25,7 +25,11 @@ __all__ = ["PREDICTORS", "Row", "predict_command"]
 Row = dict[str, str | int | float]
 #: by kind of model, the function (saved model, new, draws, seed) -> rows that all have the same keys, which
 #: are the columns of the table
-PREDICTORS: dict[str, str] = {"forecast": "bayescore.cli.forecast:predict_rows"}
+PREDICTORS: dict[str, str] = {
+    "forecast": "bayescore.cli.forecast:predict_rows",
+    "images": "bayescore.finetune.images:predict_new",
+    "text": "bayescore.finetune.texts:predict_new",
+}
 MOST = 10**6  # draws
 SHOWN = 20  # rows on the terminal; the file has all
 

@@ -1,24 +1,41 @@
-"""Data sets by name: from the user's folder, the cache, or their public address, checked by SHA-256."""
+"""Data sets by name, from a folder, the cache or a public address; a user's own pictures and texts."""
 
+from bayescore.data.batches import Batches
 from bayescore.data.labelled_images import IMAGE_SETS, Images, images
+from bayescore.data.named_pictures import PICTURE_SETS, named_pictures
+from bayescore.data.pictures import Pictures, new_pictures, read_pictures
 from bayescore.data.regular import RegularSeries, regular_series
 from bayescore.data.series import SERIES, Series, as_series, read_series, series
-from bayescore.data.splitting import Split, split
+from bayescore.data.splitting import Parts, Split, parts, split
+from bayescore.data.texts import Texts, new_texts, read_texts
+from bayescore.data.views import View
 from bayescore.data.windows import Scaler, SeriesSplit, Windows, split_series
 
 __all__ = [
     "IMAGE_SETS",
+    "PICTURE_SETS",
     "SERIES",
+    "Batches",
     "Images",
+    "Parts",
+    "Pictures",
     "RegularSeries",
     "Scaler",
     "Series",
     "SeriesSplit",
     "Split",
+    "Texts",
+    "View",
     "Windows",
     "as_series",
     "images",
+    "named_pictures",
+    "new_pictures",
+    "new_texts",
+    "parts",
+    "read_pictures",
     "read_series",
+    "read_texts",
     "regular_series",
     "series",
     "split",

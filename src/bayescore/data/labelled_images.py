@@ -17,7 +17,7 @@ from torch import Tensor
 from bayescore.checks import unknown_name
 from bayescore.data.files import Source, read
 
-__all__ = ["IMAGE_SETS", "Images", "images"]
+__all__ = ["IMAGE_SETS", "Images", "images", "raw_images"]
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,16 @@ def images(name: str, part: str = "train", *, like: str | None = None) -> Images
         raise unknown_name("image set", name, IMAGE_SETS)
     if like is not None and like not in IMAGE_SETS:
         raise unknown_name("image set", like, IMAGE_SETS)
-    if part not in ("train", "test"):
-        raise ValueError(f"part must be 'train' or 'test'; got {part!r}")
-    pixels, labels = _digits(part) if name == "digits" else _idx_pair(name, part)
+    pixels, labels = raw_images(name, part)
     scale = IMAGE_SETS[like or name]
     return Images((pixels - scale.mean) / scale.sd, labels)  # (1)
+
+
+def raw_images(name: str, part: str) -> tuple[Tensor, Tensor]:
+    """Images (n, height, width) from 0, black, to 1, white, and their labels."""
+    if part not in ("train", "test"):
+        raise ValueError(f"part must be 'train' or 'test'; got {part!r}")
+    return _digits(part) if name == "digits" else _idx_pair(name, part)
 
 
 def _digits(part: str) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,11 @@ class Run:
         settings: a checkpoint with other settings is refused.
         point_optimizer: Adam for parameters that are trained but not random.
         checkpoint: the file, if any.
-        checkpoint_every: number of steps after which it is also written within an epoch.
+        checkpoint_every, checkpoint_minutes: steps or minutes after which it is also written within an epoch.
+        accumulate: pieces in which a batch is run.
+        autocast: run the network in bfloat16 where torch deems it safe.
+        freeze_batchnorm: BatchNorm keeps its statistics.
+        on_epoch: called with the row of every epoch.
     """
 
     settings: dict[str, Any]
@@ -156,6 +160,11 @@ class Run:
     checkpoint_every: int | None = None
     progress: bool | None = None
     validate_by: str = "nll"
+    checkpoint_minutes: float | None = None
+    accumulate: int = 1
+    autocast: bool = False
+    freeze_batchnorm: bool = False
+    on_epoch: Callable[[dict[str, float]], None] | None = None
 
     @property
     def validated(self) -> str:
@@ -170,6 +179,12 @@ class Run:
     @property
     def device(self) -> torch.device:
         return computing_device(next(self.model.parameters()))
+
+    @property
+    def batches(self) -> int | None:
+        """Batches of an epoch, or None if the loader has no length."""
+        found: int | None = self.settings["batches"]
+        return found
 
     @property
     def identity(self) -> dict[str, Any]:

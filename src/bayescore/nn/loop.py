@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -36,18 +37,37 @@ def train(run: Run) -> tuple[RunState, bool]:
     if run.checkpoint is not None and run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, run)
     run.team.wait()  # nobody writes before all have read
-    began = time.perf_counter() - state.seconds
+    clock = _Clock(time.perf_counter() - state.seconds, time.perf_counter())
+    batches = run.batches or 1  # of a stream, epochs are counted
     try:
-        with Progress(run.epochs, state.epoch, run.progress) as bar, run.method.while_training():
+        with (
+            Progress(run.epochs * batches, state.epoch * batches, run.progress) as bar,
+            run.method.while_training(),
+        ):
             while state.epoch < run.epochs and not out_of_patience(run, state):
-                _next_epoch(run, state, began)
+                _next_epoch(run, state, clock, bar)
                 row = state.history[-1]
-                bar.update(state.epoch, row.get(run.validated, row["loss"]), run.schedule.last_epoch)
+                loss = row.get(run.validated, row["loss"])
+                bar.update(state.epoch * batches, loss, run.schedule.last_epoch)
                 if run.checkpoint is not None:
                     write_checkpoint(run.checkpoint, run, state)
+                if run.on_epoch is not None:
+                    run.on_epoch(dict(row))
     except KeyboardInterrupt:
         return state, True
     return state, False
+
+
+@dataclass
+class _Clock:
+    """When training began, earlier runs included, and when the last checkpoint was written."""
+
+    began: float
+    written: float
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
 
 
 def out_of_patience(run: Run, state: RunState) -> bool:
@@ -56,12 +76,12 @@ def out_of_patience(run: Run, state: RunState) -> bool:
     return run.patience is not None and state.best is not None and waited >= run.patience
 
 
-def _next_epoch(run: Run, state: RunState, began: float) -> None:
+def _next_epoch(run: Run, state: RunState, clock: _Clock, bar: Progress) -> None:
     """Train for the next epoch, or the rest of it, then validate."""
     epoch = state.epoch + 1
     with epoch_stream(run.seed, epoch, run.device):
         run.team.begin_epoch(run.loader, epoch)
-        row = {"epoch": float(epoch), "loss": run.team.mean(_train_batches(run, state, began))}
+        row = {"epoch": float(epoch), "loss": run.team.mean(_train_batches(run, state, clock, bar))}
     if epoch == 1 and state.unfinished is not None and isinstance(run.method.optimizer, BayesianOptimizer):
         _check_num_data(run, run.method.optimizer, state.unfinished)
     state.unfinished = None
@@ -72,7 +92,7 @@ def _next_epoch(run: Run, state: RunState, began: float) -> None:
         row[run.validated] = loss
         if loss < state.best_loss:
             state.best, state.best_loss, state.best_epoch = posterior, loss, epoch
-    row["seconds"] = state.seconds = time.perf_counter() - began
+    row["seconds"] = state.seconds = clock.seconds
     state.history.append(row)
 
 
@@ -93,9 +113,9 @@ def epoch_stream(seed: int, epoch: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _train_batches(run: Run, state: RunState, began: float) -> float:
+def _train_batches(run: Run, state: RunState, clock: _Clock, bar: Progress) -> float:
     """Train on the (remaining) batches of an epoch; returns the mean loss under drawn weights."""
-    _to_train_mode(run.model)
+    _to_train_mode(run.model, run.freeze_batchnorm)
     epoch = state.unfinished or EpochState(run.loader_states())
     batches = iter(run.loader)
     if state.unfinished is not None:
@@ -112,21 +132,34 @@ def _train_batches(run: Run, state: RunState, began: float) -> float:
         loss = _step(run, x.to(run.device), y.to(run.device))
         epoch.batches, epoch.count = epoch.batches + 1, epoch.count + len(x)
         epoch.loss_sum += loss * len(x)
-        every = run.checkpoint_every
-        if run.checkpoint is not None and every is not None and epoch.batches % every == 0:
-            state.seconds = time.perf_counter() - began
+        if run.batches is not None:
+            done = state.epoch * run.batches + epoch.batches
+            bar.update(done, epoch.loss_sum / epoch.count, run.schedule.last_epoch)
+        if run.checkpoint is not None and _is_due(run, epoch.batches, clock):
+            state.seconds = clock.seconds
             write_checkpoint(run.checkpoint, run, state)
+            clock.written = time.perf_counter()
     if not epoch.count:
         raise ValueError("the training loader gave no batch")
     return epoch.loss_sum / epoch.count
 
 
-def _to_train_mode(model: nn.Module) -> None:
-    """Train mode, except for BatchNorm layers whose weights are all frozen: their statistics stay too."""
+def _is_due(run: Run, batches: int, clock: _Clock) -> bool:
+    """Whether a checkpoint is to be written after so many batches of an epoch."""
+    if run.checkpoint_every is not None and batches % run.checkpoint_every == 0:
+        return True
+    minutes = run.checkpoint_minutes
+    return minutes is not None and time.perf_counter() - clock.written >= 60 * minutes
+
+
+def _to_train_mode(model: nn.Module, freeze_batchnorm: bool) -> None:
+    """Train mode, except for BatchNorm layers that are to keep their statistics, and those whose weights are
+    all frozen."""
     model.train()
     for layer in model.modules():
         own = list(layer.parameters(recurse=False))
-        if isinstance(layer, _BatchNorm) and own and not any(p.requires_grad for p in own):
+        frozen = freeze_batchnorm or (own and not any(p.requires_grad for p in own))
+        if isinstance(layer, _BatchNorm) and frozen:
             layer.eval()
 
 
@@ -134,10 +167,21 @@ def _step(run: Run, x: Inputs, y: Tensor) -> float:
     """One step of every optimizer; returns the loss."""
     optimizer, point_optimizer = run.method.optimizer, run.point_optimizer
 
+    bounds = [len(x) * i // run.accumulate for i in range(run.accumulate + 1)]
+    pieces = [slice(a, b) for a, b in pairwise(bounds) if b > a]
+    # the optimizers of ours average the gradients of the backward calls, and others add them up
+    calls = len(pieces) if isinstance(optimizer, BayesianOptimizer) else 1
+
     def closure() -> Tensor:
-        loss: Tensor = run.likelihood(x.run(run.model), y)
-        loss.backward()
-        return loss.detach()
+        total = torch.zeros(())
+        for piece in pieces:
+            share = (piece.stop - piece.start) / len(x)
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.autocast):
+                outputs = x[piece].run(run.model)
+            loss: Tensor = run.likelihood(outputs.float() if run.autocast else outputs, y[piece])
+            (loss if len(pieces) == 1 else loss * (share * calls)).backward()
+            total = total.to(loss.device) + share * loss.detach()
+        return total
 
     loss = optimizer.step(closure)
     run.schedule.step()

@@ -19,6 +19,7 @@ from bayescore import methods as functional
 from bayescore.checks import unknown_name
 from bayescore.families import Family
 from bayescore.nn.plain import PlainAdam
+from bayescore.nn.weight_dropout import WeightDropout
 from bayescore.optim import (
     ADVI,
     SGLD,
@@ -36,7 +37,7 @@ from bayescore.posteriors.likelihoods import Likelihood
 from bayescore.posteriors.point import PointPosterior
 from bayescore.posteriors.swag import SWAG
 
-__all__ = ["METHODS", "SCHEDULES", "TrainingMethod", "training_method"]
+__all__ = ["BAYESIAN", "METHODS", "SCHEDULES", "TrainingMethod", "training_method"]
 
 BAYESIAN: dict[str, type[BayesianOptimizer]] = {
     "proximal": ProximalScore,
@@ -52,7 +53,7 @@ OF_FAMILIES: dict[str, tuple[type[functional.ProximalDescent | functional.ADVI],
     "descent": (functional.ProximalDescent, {"lr": 3e-3, "inner_steps": 2}),
     "advi": (functional.ADVI, {"lr": 1e-3}),
 }
-METHODS = (*BAYESIAN, "plain", "dropout", "swag")
+METHODS = (*BAYESIAN, "plain", "dropout", "weight-dropout", "swag")
 SCHEDULES = ("cosine", "halving", "constant")
 SWAG_WAITS = 0.5  # share of the epochs before SWAG begins to collect weights
 CHAIN = 30  # states that SGLD keeps of the second half of its steps
@@ -108,7 +109,7 @@ def training_method(
     """The training method of that name.
 
     Arguments:
-        chosen: the named parameters that are random.
+        chosen: the named parameters that are random, or groups of them with options of their own.
         batch_size, steps: rows per batch and steps of the whole run, or None if the loader has no length.
         options: of the method and of its optimizer.
     """
@@ -118,11 +119,6 @@ def training_method(
         )
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
-    if "accumulate" in options:
-        raise ValueError(
-            "accumulate counts the backward calls of a block, and fit makes one; give the loader larger "
-            "batches, or write the loop yourself (`with opt.sample():`)"
-        )
     if options.get("family") is not None:
         return _of_family(name, model, chosen, num_data, steps, seed, options)
     if name in BAYESIAN:
@@ -143,8 +139,12 @@ def training_method(
             lambda like: DropoutPosterior(model, p, likelihood=like),
             while_training=nullcontext if p is None else lambda: InsertedDropout(model, p),
         )
+    if name == "weight-dropout":
+        spikes = _optimizer(WeightDropout, chosen, {"num_data": num_data, "seed": seed}, options)
+        return TrainingMethod(spikes, lambda like: spikes.posterior(model, like))
     if name == "swag":
-        if len(chosen) < sum(p.requires_grad for p in model.parameters()):
+        groups = [each["params"] if isinstance(each, dict) else [each] for each in chosen]
+        if sum(map(len, groups)) < sum(p.requires_grad for p in model.parameters()):
             raise ValueError(
                 "swag collects all weights; leave bayesian= and point= out, or freeze the others"
             )

@@ -1,7 +1,7 @@
 """The MAP estimate by Adam, with the prior and the scaling of the Bayesian optimizers.
 
-With N data, temperature tau and the prior N(0, s0^2), in mean-loss units (docs/networks-reference.md):
-    theta <- Adam on  l(theta) + delta/2 |theta|^2,   delta = tau / (N s0^2)                               (1)
+With N data, temperature tau and the prior N(m0, s0^2), in mean-loss units (docs/networks-reference.md):
+    theta <- Adam on  l(theta) + delta/2 |theta - m0|^2,   delta = tau / (N s0^2)                          (1)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class PlainAdam(torch.optim.Adam):
 
     Arguments:
         num_data: N, the size of the training set.
+        prior_mean: m0: 0, or "current" for the weights as they are, which takes one more number per weight.
         prior_sd: s0; float("inf") gives maximum likelihood.
         temperature: tau.
         max_skips: updates skipped in a row before training stops.
@@ -37,6 +38,7 @@ class PlainAdam(torch.optim.Adam):
         num_data: int,
         *,
         lr: float = 1e-3,
+        prior_mean: float | str = 0.0,
         prior_sd: float = 1.0,
         temperature: float = 1.0,
         max_skips: int = 20,
@@ -56,6 +58,12 @@ class PlainAdam(torch.optim.Adam):
                     "the methods plain, dropout and swag need whole weights, and a parameter is sharded; use "
                     "DistributedDataParallel, or one of the Bayesian methods"
                 )
+            positive("lr", group["lr"])
+            centre = group.setdefault("prior_mean", prior_mean)
+            if centre not in (0, "current"):
+                raise ValueError(f"prior_mean of a plain network must be 0 or 'current'; got {centre!r}")
+            at_zero = centre == 0 or not group["weight_decay"]
+            group["centres"] = [] if at_zero else [p.detach().clone() for p in group["params"]]
             group.update(counters)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -64,6 +72,7 @@ class PlainAdam(torch.optim.Adam):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._move_prior()
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         if all(possible("gradient", g) for g in grads):
             super().step()
@@ -73,6 +82,14 @@ class PlainAdam(torch.optim.Adam):
         else:
             self._skip()
         return loss
+
+    @torch.no_grad()
+    def _move_prior(self) -> None:
+        """Adam's weight decay pulls to zero; with these terms in the gradient, to m0 as in (1)."""
+        for group in self.param_groups:
+            for p, centre in zip(group["params"], group["centres"], strict=False):
+                if p.grad is not None:
+                    p.grad.sub_(centre.to(p), alpha=group["weight_decay"])
 
     def _skip(self) -> None:
         self._count(skipped=1, skipped_in_a_row=1)

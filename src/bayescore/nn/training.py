@@ -9,7 +9,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from bayescore.checks import check_count, unknown_name
+from bayescore.checks import check_count, check_number, unknown_name
 from bayescore.families import Family
 from bayescore.nn.checkpoint import Run, RunState
 from bayescore.nn.distributed import Team
 from bayescore.nn.loop import epoch_stream, out_of_patience, train
-from bayescore.nn.methods import SCHEDULES, training_method
+from bayescore.nn.methods import BAYESIAN, SCHEDULES, training_method
 from bayescore.optim.options import positive
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.ensemble import Ensemble
@@ -38,6 +38,7 @@ LATER, RISE = (
     2,
     0.02,
 )  # overfitting: epochs since the best one, and the rise as a share of the loss and its fall
+BATCHNORM = ("training", "frozen")
 NOISE_LR = 0.02  # of a likelihood's own parameters, which are log scales: 2 % per step
 
 
@@ -76,6 +77,12 @@ def fit(
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int | None = None,
+    checkpoint_minutes: float | None = None,
+    accumulate: int = 1,
+    autocast: bool = False,
+    batchnorm: str = "training",
+    group_options: Mapping[str, Mapping[str, Any]] | None = None,
+    on_epoch: Callable[[dict[str, float]], None] | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> NetworkFit:
@@ -95,7 +102,8 @@ def fit(
             log-likelihood.
         method: "proximal", "calibrated" (closed form), "descent" (Algorithm 1), "advi", "bam",
             "published-bam", "sgld"; "plain" for the MAP estimate by Adam; "dropout" for the same with dropout
-            on (`p=` inserts it); "swag" for a Gaussian of the second half of its path.
+            on (`p=` inserts it); "weight-dropout" for single weights that return to where they began (`p=`);
+            "swag" for a Gaussian of the second half of its path.
         epochs: passes over the data.
         validation: batches on which the posterior predictive is scored after every epoch; the best one is
             returned.
@@ -118,6 +126,14 @@ def fit(
             them in the same order again: without shuffling, shuffled from torch's global stream (a DataLoader
             with shuffle=True), or from the loader's or its sampler's own generator. A loader that shuffles by
             other means (numpy, random), or a partly used iterator, ends the epoch with other batches.
+        checkpoint_minutes: also write it after so many minutes, with the same conditions.
+        accumulate: run every batch in so many pieces and add up their gradients: the memory of activations
+            is that of a piece.
+        autocast: run the network in bfloat16 where torch deems it safe; weights and losses stay in float32.
+        batchnorm: "training" updates BatchNorm's statistics, "frozen" keeps and uses those of the module.
+        group_options: by pattern of parameter names, options of the method for these parameters, such as
+            {"head.*": {"lr": 1e-2}}; the first pattern that matches a parameter counts.
+        on_epoch: called with the row of the history after every epoch.
         progress: show a progress bar; by default if standard error is a terminal.
         options: of the method, such as lr, prior_sd, temperature, draws.
     """
@@ -139,6 +155,13 @@ def fit(
         raise unknown_name("schedule", schedule, SCHEDULES)
     if validate_by not in CRITERIA:
         raise unknown_name("measure on validation", validate_by, CRITERIA)
+    if checkpoint_minutes is not None:
+        check_number("checkpoint_minutes", checkpoint_minutes)
+        if checkpoint is None:
+            raise ValueError("checkpoint_minutes lie between two writes; pass checkpoint=, the file")
+    check_count("accumulate", accumulate)
+    if batchnorm not in BATCHNORM:
+        raise unknown_name("policy of batchnorm", batchnorm, BATCHNORM)
     positive("point_lr", point_lr)
     if not any(True for _ in model.parameters()):
         raise ValueError(
@@ -146,6 +169,8 @@ def fit(
         )
     team = Team(model)
     team.check_loader(train_loader)
+    if checkpoint_minutes is not None and team.size > 1:
+        raise ValueError("the clocks of several processes differ: count steps, with checkpoint_every")
     device = computing_device(next(model.parameters()))
     like = as_likelihood(likelihood).to(device)
     data = num_data if num_data is not None else _size(train_loader)
@@ -157,12 +182,18 @@ def fit(
     rows = _batch_size(train_loader)
     batch_size = None if rows is None else rows * team.shares  # of all processes together
     settings |= {"point_lr": point_lr, "batch_size": batch_size, "batches": batches}
+    settings |= {"accumulate": accumulate, "autocast": autocast, "batchnorm": batchnorm}
     settings |= {name: v for name, v in options.items() if isinstance(v, bool | int | float | str)}
     settings |= {"schedule": schedule, "validate_by": validate_by}
     if family is not None:
         settings["family"], options["family"] = repr(family), family
+    if group_options:
+        settings["group_options"] = [[pattern, dict(own)] for pattern, own in group_options.items()]
+    if method in BAYESIAN and family is None and accumulate > 1:
+        options["accumulate"] = accumulate
     steps = None if batches is None else batches * epochs
-    trained = training_method(method, model, chosen, data, batch_size, steps, seed, options)
+    groups = _groups(model, chosen, group_options or {})
+    trained = training_method(method, model, groups, data, batch_size, steps, seed, options)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         trained.optimizer, lambda t: 1.0 if steps is None else trained.lr_factor(schedule, t / steps, epochs)
     )
@@ -182,6 +213,11 @@ def fit(
         checkpoint_every,
         progress if team.is_first else False,
         validate_by,
+        checkpoint_minutes,
+        accumulate,
+        autocast,
+        batchnorm == "frozen",
+        on_epoch,
     )
     if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # the user's own
         loader_states = run.loader_states()
@@ -282,6 +318,20 @@ def fit_ensemble(
         found.append(fit(model, train_loader, like, method, seed=seed + number, checkpoint=file, **options))
     mixture = Ensemble([member.posterior for member in found])
     return EnsembleFit(mixture, found, time.perf_counter() - began)
+
+
+def _groups(
+    model: nn.Module, chosen: list[tuple[str, nn.Parameter]], options: Mapping[str, Mapping[str, Any]]
+) -> list[Any]:
+    """The chosen parameters, in groups if some have options of their own."""
+    if not options:
+        return list(chosen)
+    groups, rest = [], dict(chosen)
+    for pattern, own in options.items():
+        named = [(name, rest.pop(name)) for name, _ in select(model, pattern) if name in rest]
+        groups.append({"params": named, **own})
+    groups.append({"params": list(rest.items())})
+    return [group for group in groups if group["params"]]
 
 
 def _point_optimizer(

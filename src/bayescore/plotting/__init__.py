@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayescore.plotting.calibration import draw_reliability, plot_reliability, plot_risk_coverage
+    from bayescore.plotting.contact_sheet import plot_contact_sheet
     from bayescore.plotting.fits import draw_family, draw_target, plot_fit
     from bayescore.plotting.forecasts import draw_forecast, plot_forecast, plot_horizon_calibration
     from bayescore.plotting.marginals import plot_marginals
@@ -19,6 +20,7 @@ __all__ = [
     "draw_forecast",
     "draw_reliability",
     "draw_target",
+    "plot_contact_sheet",
     "plot_fit",
     "plot_forecast",
     "plot_horizon_calibration",
@@ -32,6 +34,7 @@ _HOMES = {
     "draw_forecast": "forecasts",
     "draw_reliability": "calibration",
     "draw_target": "fits",
+    "plot_contact_sheet": "contact_sheet",
     "plot_fit": "fits",
     "plot_forecast": "forecasts",
     "plot_horizon_calibration": "forecasts",

@@ -14,6 +14,7 @@ from bayescore.posteriors.point import PointPosterior
 from bayescore.posteriors.prediction import ClassPrediction, Prediction, ValuePrediction
 from bayescore.posteriors.selection import select
 from bayescore.posteriors.swag import SWAG, SwagPosterior
+from bayescore.posteriors.weight_dropout import WeightDropoutPosterior
 
 __all__ = [
     "SWAG",
@@ -30,6 +31,7 @@ __all__ = [
     "Prediction",
     "SwagPosterior",
     "ValuePrediction",
+    "WeightDropoutPosterior",
     "fit_laplace",
     "likelihoods",
     "select",

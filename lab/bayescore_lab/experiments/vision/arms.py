@@ -1,0 +1,109 @@
+"""The arms of the vision and text experiments, as plain data, and the grids of their runs.
+
+Untuned arms have the defaults of `bayescore.finetune`. "Ours, as printed" is Algorithm 1 with exactly the
+settings that the paper prints: rates 1e-4 and 1e-2, temperature 1e-6, two inner steps of SGD with momentum
+1/2, initial sd 1e-6. The chosen settings of the others are the best of six trials each on validation data of
+Pets with one network and one seed (experiment vision-tuning); until these have run, they are the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayescore_lab.engine import Imported, Run
+
+__all__ = [
+    "ARMS",
+    "CHOSEN",
+    "FEWER_SEEDS",
+    "OURS",
+    "PLAIN",
+    "SCALED",
+    "TRIALS",
+    "WHOLE",
+    "arm_runs",
+    "execute",
+]
+
+execute = Imported("bayescore_lab.experiments.vision.fits:execute")
+
+OURS, PLAIN, SCALED = "Ours", "Plain", "Plain, temperature"
+Spec = dict[str, Any]
+PRINTED: Spec = {
+    "method": "descent",
+    "body_lr": 1e-4,
+    "head_lr": 1e-2,
+    "options": {
+        "temperature": 1e-6, "inner_steps": 2, "optimizer": "sgd", "momentum": 0.5, "init_sd": 1e-6,
+    },
+}  # fmt: skip
+#: chosen by vision-tuning, in place of the defaults
+CHOSEN: dict[str, Spec] = {}
+BASE: dict[str, Spec] = {
+    PLAIN: {"method": "plain"},
+    SCALED: {"method": "plain"},
+    "ADVI": {"method": "advi"},
+    "MC-dropout": {"method": "dropout", "options": {"p": 0.1}},
+    "MC-dropout, weights": {"method": "weight-dropout", "options": {"p": 0.1}},
+    "SGLD": {"method": "sgld"},
+    "Laplace": {"method": "laplace"},
+    OURS: {"method": "proximal"},
+    "Ensemble x5": {"method": "ensemble"},
+    "SWAG": {"method": "swag"},
+    "Ours, last layer": {"method": "last-layer"},
+}
+ARMS: dict[str, Spec] = {
+    **{name: {**spec, **CHOSEN.get(name, {})} for name, spec in BASE.items()},
+    "Ours, untuned": BASE[OURS],
+    "Plain, untuned": BASE[PLAIN],
+    "Ours, as printed": PRINTED,
+}
+#: five seeds for the two methods that the paper compares, three for the rest
+FEWER_SEEDS = 3
+ALL_SEEDS = ("ADVI", OURS, PLAIN, SCALED, "Ours, untuned", "Plain, untuned")
+WHOLE = (PLAIN, "ADVI", OURS)
+#: six trials per method: rates of body and head, and what the method has of its own
+RATES = ((3e-5, 3e-4), (1e-4, 1e-3), (3e-4, 1e-3), (3e-4, 3e-3), (1e-3, 3e-3), (1e-3, 1e-2))
+TRIALS: dict[str, list[Spec]] = {
+    name: [{"body_lr": body, "head_lr": head} for body, head in RATES]
+    for name in (
+        PLAIN,
+        "ADVI",
+        "MC-dropout",
+        "MC-dropout, weights",
+        "Laplace",
+        OURS,
+        "SWAG",
+        "Ours, last layer",
+    )
+}
+TRIALS["SGLD"] = [
+    {"body_lr": rate, "head_lr": 10 * rate, "options": {"temperature": tau}}
+    for rate in (1e-4, 1e-3, 1e-2)
+    for tau in (1.0, 1e-3)
+]
+
+
+def arm_runs(
+    arms: Mapping[str, Spec], settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]
+) -> list[Run]:
+    """Every method on every cell of `settings["cells"]`, a list of configs; some methods have fewer seeds.
+
+    The plain network and the same with its temperature scaled are trained once.
+    """
+    found = []
+    for place in settings["cells"]:
+        for method in methods:
+            if method not in place.get("only", methods):
+                continue
+            config = {key: value for key, value in place.items() if key not in ("only", "seeds", "cost")}
+            config |= {**settings.get("shared", {}), **arms[method]}
+            few = min(place.get("seeds", len(seeds)), len(seeds))
+            count = few if method in ALL_SEEDS else min(few, FEWER_SEEDS)
+            cost = place.get("cost", 1.0) * (5 if arms[method]["method"] == "ensemble" else 1)
+            for seed in seeds[:count]:
+                together = method in (PLAIN, SCALED)
+                group = f"{place['data']}, {place['net']}, {place.get('freeze')}, {seed}" if together else ""
+                found.append(Run(method, seed, config, group, cost))
+    return found

@@ -1,0 +1,267 @@
+"""Table 1: fine-tuned ResNet-101 and ViT-L-32 on four sets of photographs; smaller networks where that fits.
+
+The profile `paper` is the whole grid and needs a GPU, the ImageNet weights of torchvision and its data sets.
+The profile `small` has EfficientNet-Lite0 and MobileNetV2 at 96 pixels, whose weights are in packages, with
+the first stages frozen, and the whole network on Pets for three methods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bayescore_lab.engine import (
+    Claim,
+    Criterion,
+    Experiment,
+    Figure,
+    Imported,
+    Judgement,
+    Profile,
+    Records,
+    Run,
+    Table,
+    arm_table,
+    mean_interval,
+)
+from bayescore_lab.engine.figures import captioned, panels
+from bayescore_lab.engine.records import Record
+from bayescore_lab.engine.tables import Cell
+from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
+from bayescore_lab.experiments.vision.arms import ARMS, OURS, SCALED, TRIALS, WHOLE, arm_runs, execute
+from bayescore_lab.experiments.vision.table_one import METHODS, NETWORKS, SETS, cell, paper_values
+
+SMALL_SETS = ("pets", "flowers102", "dtd10")
+SMALL_NETWORKS: dict[str, dict[str, Any]] = {
+    "efficientnet_lite0": {"weights": "pretrained", "freeze": 16},
+    "mobilenet_v2": {"weights": "mobilenet-package", "freeze": 15},
+}
+SHARED = {"size": 96, "epochs": 10, "batch_size": 16, "draws": 30, "batchnorm": "frozen"}
+SMALL: dict[str, Any] = {
+    "shared": SHARED,
+    "cells": [
+        *({"data": data, "net": net, **own, "cost": 60.0}
+          for data in SMALL_SETS for net, own in SMALL_NETWORKS.items()),
+        *({"data": "pets", "net": net, **own, "freeze": 0, "only": WHOLE, "seeds": 2, "cost": 900.0}
+          for net, own in SMALL_NETWORKS.items()),
+    ],
+}  # fmt: skip
+PAPER: dict[str, Any] = {
+    "shared": {**SHARED, "size": 224, "epochs": 50, "draws": 5},
+    "cells": [
+        {"data": data, "net": net, "weights": "pretrained", "only": (*METHODS, SCALED, "Ours, as printed")}
+        for data in SETS
+        for net in NETWORKS
+    ],
+}
+QUICK: dict[str, Any] = {
+    "shared": {**SHARED, "epochs": 3, "draws": 2, "limit": 24},
+    "cells": [{"data": "digits", "net": "small", "augment": False, "size": 8}],
+}
+METRICS = {
+    "error": "error",
+    "NLL": "nll",
+    "ECE-15": "ece",
+    "all-class ECE, %": "all_class_ece",
+    "of a calibrated network, %": "all_class_ece_floor",
+    "Brier": "brier",
+    "seconds": "training_seconds",
+}
+NOTE = (
+    "Means over seeds with 95 % t intervals. Half of the official training pictures train, the other half "
+    "chooses the epoch, one permutation per seed (the ten classes of DTD: 40, 40 and 40 per class, seed 0)."
+)
+
+
+def place(record: Record) -> str:
+    """The cell of a record."""
+    c = record.config
+    whole = c["net"] in SMALL_NETWORKS and not c.get("freeze")
+    return cell(c["data"], c["net"]) + (", whole network" if whole else "")
+
+
+def places(records: Records) -> dict[str, Records]:
+    """The records of every cell."""
+    names = dict.fromkeys(place(record) for record in records)
+
+    def chosen(name: str) -> Records:
+        return records.select(lambda record: place(record) == name)
+
+    return {name: chosen(name) for name in names}
+
+
+def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
+    return arm_runs(ARMS, settings, seeds, methods)
+
+
+def trial_runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
+    """Six trials per method on the first cell."""
+    first = {**settings, "cells": settings["cells"][:1]}
+    return [
+        Run(run.method, run.seed, {**run.config, **trial, "trial": number}, cost=run.cost)
+        for run in arm_runs(ARMS, first, seeds[:1], methods)
+        for number, trial in enumerate(TRIALS[run.method])
+    ]
+
+
+def paired(ours: Records, theirs: Records) -> tuple[float, float, float] | None:
+    """Mean difference in NLL, its standard error over test pictures, and over seeds.
+
+    One test set and several seeds: the differences of every picture, averaged over the seeds, vary with the
+    pictures; the means over pictures vary with the seeds.
+    """
+    pairs = []
+    for record in ours:
+        others = [other for other in theirs if other.seed == record.seed]
+        if others and record.trace.get("log_prob") and others[0].trace.get("log_prob"):
+            one, two = (np.asarray(r.trace["log_prob"]) for r in (record, others[0]))
+            if len(one) == len(two):
+                pairs.append(two - one)  # the NLL of ours minus theirs
+    if not pairs:
+        return None
+    table = np.stack(pairs)  # (seeds, pictures)
+    examples = table.mean(0)
+    over_pictures = float(examples.std(ddof=1) / math.sqrt(len(examples)))
+    means = table.mean(1)
+    over_seeds = float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.nan
+    return float(table.mean()), over_pictures, over_seeds
+
+
+def tables(records: Records) -> list[Table]:
+    found = []
+    for name, chosen in places(records).items():
+        first = chosen[0].config
+        found.append(
+            arm_table(
+                chosen,
+                METRICS,
+                paper_values(first["data"], first["net"]),
+                title=name,
+                name=name.lower().replace(", ", "-").replace(" ", "-").replace("_", "-"),
+                note=NOTE,
+                interval=mean_interval,
+            )
+        )
+    rows: list[list[Cell]] = []
+    for name, chosen in places(records).items():
+        for arm, others in chosen.arms.items():
+            difference = paired(chosen.arms[OURS], others) if OURS in chosen.arms and arm != OURS else None
+            if difference is not None:
+                rows.append([name, arm, *difference])
+    columns = ["cell", "than", "NLL of ours minus theirs", "s.e. over test pictures", "s.e. over seeds"]
+    found.append(Table("Paired differences in NLL", columns, rows, name="paired"))
+    return found
+
+
+def figures(records: Records) -> list[Figure]:
+    found = places(records)
+    drawing, axes = panels(min(3, len(found)), -(-len(found) // 3), width=3.0)
+    for ax, (name, chosen) in zip(axes, found.items(), strict=False):
+        for i, (arm, rows) in enumerate(chosen.arms.items()):
+            values = rows.values("nll", math.nan)
+            ax.plot(values, np.full(len(values), i), "o", markersize=3)
+            ax.text(1.01, i, arm, transform=ax.get_yaxis_transform(), fontsize=5, va="center")
+        ax.set(title=name, xlabel="test NLL", yticks=[])
+    return [captioned(drawing, records, title="Fine-tuned networks, test NLL")]
+
+
+def _at_most(metric: str, than: str, cells: int = 4) -> Criterion:
+    """Our mean is at most the other's in so many cells."""
+    words = (
+        f"Count the cells in which the mean {metric} of {OURS} over seeds is at most that of {than}. "
+        f"Reproduced if these are at least {cells} sixths of the cells, not if they are fewer than half."
+    )
+
+    def judge(records: Records) -> Judgement:
+        held, seen = [], []
+        for name, chosen in places(records).items():
+            if OURS in chosen.arms and than in chosen.arms and "whole" not in name:
+                ours, theirs = (
+                    float(np.mean(chosen.arms[arm].values(metric, math.inf))) for arm in (OURS, than)
+                )
+                seen.append(name)
+                held += [name] if ours <= theirs else []
+        if not seen:
+            return Judgement(None, f"There are no records of {OURS} and {than}.")
+        share = len(held) / len(seen)
+        verdict = REPRODUCED if share >= cells / 6 else NOT_REPRODUCED if share < 0.5 else PARTLY
+        return Judgement(verdict, f"It is in {len(held)} of {len(seen)} cells ({', '.join(held) or 'none'}).")
+
+    return Criterion(words, judge)
+
+
+TUNED = tuple(name for name in ARMS if name in TRIALS)
+
+
+def _no_figures(records: Records) -> list[Figure]:  # noqa: ARG001
+    return []
+
+
+def _trial_tables(records: Records) -> list[Table]:
+    rows: list[list[Cell]] = []
+    for arm, chosen in records.arms.items():
+        for record in sorted(chosen, key=lambda r: r.metrics.get("validation_nll", math.inf)):
+            c = record.config
+            words = ", ".join(f"{k}={v}" for k, v in dict(c.get("options", {})).items())
+            rows.append(
+                [arm, c.get("body_lr"), c.get("head_lr"), words, record.metrics.get("validation_nll")]
+            )
+    return [Table("Six trials per method", ["arm", "body lr", "head lr", "options", "validation NLL"], rows)]
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="vision",
+        title="Fine-tuned vision networks",
+        location="Table 1, Sec. 5.3",
+        shows="Error, calibration and NLL of pretrained networks that are fine-tuned on photographs.",
+        methods=tuple(ARMS),
+        profiles={
+            "quick": Profile(seeds=1, minutes=3, settings=QUICK),
+            "small": Profile(seeds=5, minutes=720, settings=SMALL),
+            "paper": Profile(seeds=5, minutes=60_000, settings=PAPER),
+        },
+        runs=runs,
+        execute=execute,
+        tables=tables,
+        figures=figures,
+        axis="example",
+        claims=(
+            Claim("Our method consistently outperforms ADVI in NLL.", "Sec. 5.3", _at_most("nll", "ADVI")),
+            Claim(
+                "Our method consistently outperforms ADVI in ECE.",
+                "Sec. 5.3",
+                _at_most("all_class_ece", "ADVI"),
+            ),
+            Claim(
+                "Its NLL is at most that of the plain network with its temperature scaled.",
+                "not in the paper",
+                _at_most("nll", SCALED),
+            ),
+            Claim(
+                "Untuned, its NLL is at most that of the untuned plain network.",
+                "not in the paper",
+                _at_most("nll", "Plain, untuned", 6),
+            ),
+        ),
+    ),
+    Experiment(
+        id="vision-tuning",
+        title="Settings of the vision methods, chosen on validation",
+        location="Sec. 5.3",
+        shows="The validation NLL of six trials per method, on Pets with one network and one seed.",
+        methods=TUNED,
+        profiles={
+            "quick": Profile(seeds=1, minutes=5, settings=QUICK),
+            "small": Profile(seeds=1, minutes=60, settings=SMALL),
+            "paper": Profile(seeds=1, minutes=4_000, settings=PAPER),
+        },
+        runs=trial_runs,
+        execute=Imported("bayescore_lab.experiments.vision.fits:execute_trials"),
+        tables=_trial_tables,
+        figures=_no_figures,
+    ),
+)

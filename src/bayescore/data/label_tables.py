@@ -1,0 +1,117 @@
+"""CSV tables of labelled things: one column of paths or texts, one of labels, and perhaps one of parts.
+
+The columns are found by their names: path, file, image or picture; text, sentence, review, comment or
+document; label, class, category, target, sentiment or y; split, part or set.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayescore.reading import read_text
+
+__all__ = ["PARTS", "LabelTable", "read_label_table", "table_kind"]
+
+VALUES = {
+    "path": ("path", "file", "filename", "image", "picture"),
+    "text": ("text", "sentence", "review", "comment", "document"),
+}
+LABELS = ("label", "class", "category", "target", "sentiment", "y")
+SPLITS = ("split", "part", "set")
+#: words for the parts of a data set
+PARTS = {
+    "train": "train", "training": "train", "trainval": "train",
+    "val": "validation", "valid": "validation", "validation": "validation", "test": "test",
+}  # fmt: skip
+FIELD = 10**7  # characters of one cell
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """Paths or texts, labels as positions in `classes`, and parts ("" where the table does not say)."""
+
+    values: list[str]
+    labels: list[int]
+    classes: list[str]
+    part: list[str]
+
+
+def table_kind(place: Path) -> str | None:
+    """ "images" or "text", by the names of a table's columns; None if they say neither."""
+    columns = {name.strip().lower() for name in _rows(place)[0]}
+    for kind, names in (("images", VALUES["path"]), ("text", VALUES["text"])):
+        if columns & set(names):
+            return kind
+    return None
+
+
+def read_label_table(place: Path, what: str, labelled: bool = True) -> LabelTable:
+    """The table in a CSV file.
+
+    Arguments:
+        what: "path" or "text".
+        labelled: whether there must be labels.
+    """
+    header, *rows = _rows(place)
+    if not rows:
+        raise ValueError(f"{place} has no row below its header")
+    columns = [name.strip().lower() for name in header]
+    value = _column(place, columns, VALUES[what])
+    label = _column(place, columns, LABELS) if labelled else None
+    split = next((columns.index(name) for name in SPLITS if name in columns), None)
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{place}, line {number}: {len(row)} cells where the header has {len(header)} columns; put "
+                'texts with commas or line breaks into quotes ("...")'
+            )
+        for column in (value, label):
+            if column is not None and not row[column].strip():
+                raise ValueError(f"{place}, line {number}: the column {header[column]!r} is empty")
+    values = [row[value] for row in rows]
+    if label is None:
+        return LabelTable(values, [], [], [])
+    found = [row[label].strip() for row in rows]
+    classes = sorted(
+        set(found), key=lambda word: (not word.isdigit(), int(word) if word.isdigit() else 0, word)
+    )
+    if len(classes) < 2:
+        raise ValueError(f"{place} has one class only, {classes[0]!r}; at least two are needed")
+    position = {name: i for i, name in enumerate(classes)}
+    part = (
+        [""] * len(rows) if split is None else [_part(place, i, row[split]) for i, row in enumerate(rows, 2)]
+    )
+    return LabelTable(values, [position[word] for word in found], classes, part)
+
+
+def _part(place: Path, number: int, word: str) -> str:
+    name = PARTS.get(word.strip().lower())
+    if name is None:
+        raise ValueError(f"{place}, line {number}: a part is train, validation or test; got {word!r}")
+    return name
+
+
+def _column(place: Path, columns: list[str], names: tuple[str, ...]) -> int:
+    for name in names:
+        if name in columns:
+            return columns.index(name)
+    raise ValueError(
+        f"{place} has no column {' or '.join(map(repr, names))}; its columns are {', '.join(columns)[:200]}"
+    )
+
+
+def _rows(place: Path) -> list[list[str]]:
+    text = read_text(place, "table").removeprefix("\ufeff")
+    before = csv.field_size_limit(FIELD)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    except csv.Error as problem:
+        raise ValueError(f"{place} is not readable as CSV: {problem}") from problem
+    finally:
+        csv.field_size_limit(before)
+    if not rows:
+        raise ValueError(f"{place} is empty; its first line must name the columns")
+    return rows

@@ -1,0 +1,80 @@
+"""A contact sheet: the pictures of which a classifier is most and least certain, and what it says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from bayescore.checks import check_count
+from bayescore.plotting.style import figure_style, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_contact_sheet"]
+
+RIGHT, WRONG, UNKNOWN = "#009E73", "#D55E00", "#666666"
+LONGEST = 15  # characters of a class
+WIDTH, HEIGHT = 0.98, 1.28  # inches of a picture with its lines
+
+
+def plot_contact_sheet(
+    pictures: Tensor, prediction: Any, classes: Sequence[str], labels: Tensor | None = None, count: int = 16
+) -> Figure:
+    """The `count` most certain pictures above the `count` least certain ones, by the entropy.
+
+    Under a picture stand the class and its probability, green if it is right, orange if it is wrong, and then
+    also the true class.
+
+    Arguments:
+        pictures: (n, channels, side, side) in bytes.
+        prediction: a `ClassPrediction` of these pictures.
+        classes: their names.
+        labels: (n,), the true classes, if they are known.
+    """
+    check_count("count", count)
+    if len(pictures) != len(prediction.probs):
+        raise ValueError(f"{len(pictures)} pictures, and predictions for {len(prediction.probs)}")
+    order = prediction.entropy.argsort().tolist()
+    count = min(count, (len(order) + 1) // 2)
+    blocks = {"most certain": order[:count], "least certain": order[::-1][:count]}
+    columns = min(8, count)
+    rows = -(-count // columns)
+    with figure_style():
+        figure = new_figure(WIDTH * columns + 0.1, 2 * (HEIGHT * rows + 0.3))
+        parts: Any = figure.subfigures(2, 1)
+        for part, (title, chosen) in zip(parts, blocks.items(), strict=True):
+            part.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize="medium")
+            grid = part.subplots(rows, columns, squeeze=False).flatten()
+            for axes in grid:
+                axes.set_axis_off()
+            for axes, i in zip(grid, chosen, strict=False):
+                _draw(axes, pictures[i], prediction, classes, i, labels)
+    return figure
+
+
+def _draw(
+    axes: Axes, picture: Tensor, prediction: Any, classes: Sequence[str], i: int, labels: Tensor | None
+) -> None:
+    shown = picture.permute(1, 2, 0).numpy()  # (side, side, channels)
+    grey = shown.shape[2] == 1
+    axes.imshow(shown[..., 0] if grey else shown, cmap="gray" if grey else None, vmin=0, vmax=255)
+    top = int(prediction.classes[i])
+    truth = None if labels is None else int(labels[i])
+    colour = UNKNOWN if truth is None else RIGHT if truth == top else WRONG
+    lines = [f"{_shortened(classes[top])} {100 * float(prediction.probs[i, top]):.0f} %"]
+    if truth is not None and truth != top:
+        lines.append(f"is {_shortened(classes[truth])}")
+    axes.text(
+        0.5, -0.04, "\n".join(lines), transform=axes.transAxes, ha="center", va="top", color=colour,
+        fontsize=5.6, linespacing=1.15,
+    )  # fmt: skip
+
+
+def _shortened(name: str) -> str:
+    shown = name.replace("_", " ")
+    shown = shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+    return shown.replace("$", r"\$")  # which would begin a formula
