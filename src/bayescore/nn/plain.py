@@ -14,9 +14,8 @@ import torch
 
 from bayescore.checks import check_count
 from bayescore.optim.checkpoint import possible
-from bayescore.optim.distributed import check_here
+from bayescore.optim.distributed import check_whole
 from bayescore.optim.options import check_num_data, positive
-from bayescore.posteriors.shards import is_sharded
 
 __all__ = ["PlainAdam", "check_adam"]
 
@@ -52,12 +51,7 @@ class PlainAdam(torch.optim.Adam):
         super().__init__(params, lr=lr, weight_decay=delta, fused=True)
         counters = {"updates": 0, "skipped": 0, "skipped_in_a_row": 0, "max_skips": max_skips}
         for group in self.param_groups:
-            check_here(group["params"])
-            if any(map(is_sharded, group["params"])):
-                raise TypeError(
-                    "the methods plain, dropout and swag need whole weights, and a parameter is sharded; use "
-                    "DistributedDataParallel, or one of the Bayesian methods"
-                )
+            check_whole(group["params"], "the methods plain, dropout and swag need")
             positive("lr", group["lr"])
             centre = group.setdefault("prior_mean", prior_mean)
             if centre not in (0, "current"):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from bayescore.optim.losses import LOSSES
 from bayescore.posteriors.shards import computing_device, is_sharded, local, part_of
 
-__all__ = ["Processes", "check_here", "check_processes_agree", "data_parallel_size", "norms"]
+__all__ = ["Processes", "check_here", "check_processes_agree", "check_whole", "data_parallel_size", "norms"]
 
 #: what the processes compare, and how a user makes it equal
 COMPARED = {
@@ -59,6 +59,16 @@ def check_here(weights: Iterable[Tensor]) -> None:
         raise TypeError(
             "weights are whole (DistributedDataParallel) or DTensors (fully_shard, tensor parallel), and a "
             f"parameter of the shape {tuple(weight.shape)} is {what}; use one of these"
+        )
+
+
+def check_whole(weights: Sequence[Tensor], who: str) -> None:
+    """Raise unless this process holds the whole weights, which `who` needs."""
+    check_here(weights)
+    if any(map(is_sharded, weights)):
+        raise TypeError(
+            f"{who} whole weights, and a parameter is sharded; use DistributedDataParallel, or one of the "
+            "Bayesian methods"
         )
 
 

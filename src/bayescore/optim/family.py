@@ -86,7 +86,7 @@ class FamilyOptimizer(torch.optim.Optimizer):
         if len(self.param_groups) > 1:
             raise ValueError("one family holds all weights together; pass one group of parameters")
         weights = self.param_groups[0]["params"]
-        check_whole(weights)
+        check_whole(weights, "a density over all weights together needs")
         size = sum(p.numel() for p in weights)
         if family.dim != size or family.batch_shape:
             raise ValueError(f"the weights need one density on R^{size}; got {family!r}")
