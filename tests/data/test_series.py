@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bayescore.data import SERIES, Scaler, Series, Windows, as_series, read_series, series, split_series
-from bayescore.data.series import _Benchmark
+from bayescore.data.time_series import _Benchmark
 
 COUNTS = {  # training, validation and test windows of the benchmark protocol
     "ECL": (18269, 2585, 5213),

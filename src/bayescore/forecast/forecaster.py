@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 from bayescore.checks import check_count, unknown_name
 from bayescore.data.dates import Dates, Frequency
 from bayescore.data.regular import RegularSeries, regular_series
-from bayescore.data.series import Series, as_series, read_series
+from bayescore.data.time_series import Series, as_series, read_series
 from bayescore.data.windows import Scaler, SeriesSplit, Windows, split_series
 from bayescore.forecast.backtesting import Backtest, score
 from bayescore.forecast.calibration import CALIBRATIONS, Calibration, calibrate
