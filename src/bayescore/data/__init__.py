@@ -5,9 +5,9 @@ from bayescore.data.labelled_images import IMAGE_SETS, Images, images
 from bayescore.data.named_pictures import PICTURE_SETS, named_pictures
 from bayescore.data.pictures import Pictures, new_pictures, read_pictures
 from bayescore.data.regular import RegularSeries, regular_series
-from bayescore.data.series import SERIES, Series, as_series, read_series, series
 from bayescore.data.splitting import Parts, Split, parts, split
 from bayescore.data.texts import Texts, new_texts, read_texts
+from bayescore.data.time_series import SERIES, Series, as_series, read_series, series
 from bayescore.data.views import View
 from bayescore.data.windows import Scaler, SeriesSplit, Windows, split_series
 
