@@ -324,7 +324,11 @@ def test_words_alone_wait_for_neither_torch_nor_the_lab(words, said):
 @pytest.mark.parametrize(
     ("line", "completed"),
     [
-        ("bayescore ", ["fit", "train", "predict", "list", "cite", "reproduce", "report", "bench"]),
+        (
+            "bayescore ",
+            ["fit", "train", "forecast", "predict", "list", "cite", "reproduce", "report", "bench"],
+        ),
+        ("bayescore forecast data.csv --calibration ", ["conformal", "noise", "single"]),
         ("bayescore fit ", list(NAMED)),
         ("bayescore fit ba", ["banana"]),
         ("bayescore fit model.s", []),  # nothing of ours: the shell completes file names
@@ -423,7 +427,7 @@ def test_version_is_that_of_the_package(run):
 def test_help_names_every_command(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("fit", "train", "predict", "list", "cite", "bench", "reproduce", "report"):
+    for command in ("fit", "train", "forecast", "predict", "list", "cite", "bench", "reproduce", "report"):
         assert command in out
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bayescore.data import SERIES, Scaler, Series, Windows, as_series, read_series, series, split_series
-from bayescore.data.series import _Benchmark
+from bayescore.data.time_series import _Benchmark
 
 COUNTS = {  # training, validation and test windows of the benchmark protocol
     "ECL": (18269, 2585, 5213),
@@ -172,7 +172,7 @@ def test_columns_and_the_form_of_dates_can_be_named(tmp_path):
         ("date,a\n2020-02-31,1\n", r"row 1 has '2020-02-31'"),
         ("date,a\n2020-01-01,1\n2020-01-02,1,2\n", "row 2 has 3 cells"),
         ("date,a,a\n2020-01-01,1,2\n", "two columns called 'a'"),
-        ("date;a\n2020-01-01;1\n", "commas"),
+        ("date;a\n2020-01-01;1\n", "with commas between them"),
         ("date,a\n", "no rows"),
         ("date,a\n2020-01-01,inf\n", r"row 1 \(2020-01-01\) has an infinite number in column 'a'"),
         ('date,a\n2020-01-01,"1\n', "not a readable CSV"),

@@ -2,8 +2,8 @@
 
 from bayescore.data.labelled_images import IMAGE_SETS, Images, images
 from bayescore.data.regular import RegularSeries, regular_series
-from bayescore.data.series import SERIES, Series, as_series, read_series, series
 from bayescore.data.splitting import Split, split
+from bayescore.data.time_series import SERIES, Series, as_series, read_series, series
 from bayescore.data.windows import Scaler, SeriesSplit, Windows, split_series
 
 __all__ = [

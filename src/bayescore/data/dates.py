@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayescore.checks import check_count, unknown_name
+
 __all__ = ["Dates", "Frequency", "parse_dates"]
 
 Dates = NDArray[np.datetime64]
@@ -23,6 +25,7 @@ _YEAR_FIRST = re.compile(
 )
 _UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 _DAY = 86_400
+_KINDS = ("seconds", "months", "business days")
 
 
 def parse_dates(texts: list[str], date_format: str | None, what: str) -> Dates:
@@ -65,6 +68,11 @@ class Frequency:
     kind: str
     count: int
 
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise unknown_name("kind of frequency", self.kind, _KINDS)
+        check_count("count of a frequency", self.count)
+
     @classmethod
     def of(cls, dates: Dates) -> Frequency:
         """The most common step of sorted dates without duplicates, also in months or business days."""
@@ -106,12 +114,9 @@ class Frequency:
             month = date.astype("datetime64[M]")
             months = month + steps * self.count
             ends = (months + 1).astype("datetime64[D]") - 1
-            wanted = (
-                ends
-                if month_end
-                else np.minimum(months.astype("datetime64[D]") + (day - month.astype("datetime64[D]")), ends)
-            )
-            return wanted.astype("datetime64[s]") + (date - day)
+            same_day = months.astype("datetime64[D]") + (day - month.astype("datetime64[D]"))
+            found = ends if month_end else np.minimum(same_day, ends)
+            return found.astype("datetime64[s]") + (date - day)
         return date + steps * np.timedelta64(self.count, "s")
 
     def __str__(self) -> str:

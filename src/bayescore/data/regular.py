@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bayescore.checks import check_count
 from bayescore.data.dates import Frequency
-from bayescore.data.series import Series
+from bayescore.data.time_series import Series
 
 __all__ = ["RegularSeries", "regular_series"]
 

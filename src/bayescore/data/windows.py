@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bayescore.checks import check_count
-from bayescore.data.series import Series
+from bayescore.data.time_series import Series
 
 __all__ = ["Scaler", "SeriesSplit", "Windows", "split_series"]
 

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 from bayescore.checks import check_count, unknown_name
 from bayescore.data.dates import Dates, Frequency
 from bayescore.data.regular import RegularSeries, regular_series
-from bayescore.data.series import Series, as_series, read_series
+from bayescore.data.time_series import Series, as_series, read_series
 from bayescore.data.windows import Scaler, SeriesSplit, Windows, split_series
 from bayescore.forecast.backtesting import Backtest, score
 from bayescore.forecast.calibration import CALIBRATIONS, Calibration, calibrate
@@ -35,7 +35,7 @@ from bayescore.forecast.prediction import LEVELS, Forecast
 from bayescore.io import read_tensors, refusing_damage, write_tensors
 from bayescore.model_folder import WEIGHTS, ModelDescription, SavedModel, read_model, write_model
 from bayescore.models import Koopa
-from bayescore.nn.training import fit, fit_ensemble
+from bayescore.nn.training import EnsembleFit, NetworkFit, fit, fit_ensemble
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.likelihoods import Gaussian
 from bayescore.rng import generator
@@ -53,7 +53,6 @@ MOST_WINDOWS = 1000  # of validation that calibrate: neighbouring ones overlap a
 class _Fitted:
     """What a forecaster has learned."""
 
-    module: nn.Module
     posterior: Posterior
     scaler: Scaler
     calibration: Calibration
@@ -64,7 +63,6 @@ class _Fitted:
     metrics: dict[str, float]
     status: str
     notes: tuple[str, ...]
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -129,36 +127,13 @@ class Forecaster:
         self._check()
         regular = regular_series(as_series(data, date), self._max_gap())
         split = self._split(regular.series)
-        torch_seed = generator(self.seed, purpose="forecaster")
-
-        def make() -> nn.Module:
-            return self._build(len(regular.series.columns))
-
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(torch_seed.initial_seed())
-            module = make()
-        learn = getattr(module, "learn_frequencies", None)
-        if learn is not None:
-            learn(DataLoader(split.train, AT_ONCE))
-        module.to(self.device)
-
-        def member() -> nn.Module:
-            made = make()
-            made.load_state_dict({**made.state_dict(), **dict(module.named_buffers())})
-            return made.to(self.device)
-
-        trained = self._train(module, member, split, checkpoint, progress)
-        calibration_windows = self._outputs(trained.posterior, _thinned(split.validation, MOST_WINDOWS))
-        parts = [
-            torch.cat(part, dim)
-            for part, dim in zip(zip(*calibration_windows, strict=True), (1, 0, 0), strict=True)
-        ]
-        calibration = calibrate(self.calibration, *parts)
-        scores = score(
-            [(parts[0], parts[1], parts[2])], calibration, split.scaler, regular.series.columns, LEVELS
-        )
+        trained = self._train(split, len(regular.series.columns), checkpoint, progress)
+        batches = list(self._outputs(trained.posterior, _thinned(split.validation, MOST_WINDOWS)))
+        outputs = torch.cat([batch[0] for batch in batches], 1)
+        x, y = (torch.cat([batch[i] for batch in batches]) for i in (1, 2))
+        calibration = calibrate(self.calibration, outputs, x, y)
+        scores = score([(outputs, x, y)], calibration, split.scaler, regular.series.columns, LEVELS)
         self._fitted = _Fitted(
-            module,
             trained.posterior,
             split.scaler,
             calibration,
@@ -169,19 +144,25 @@ class Forecaster:
             {f"validation_{name}": value for name, value in scores.metrics().items()},
             trained.status,
             regular.notes,
-            getattr(trained, "history", []),
         )
         return self
 
     def _train(
         self,
-        module: nn.Module,
-        member: Callable[[], nn.Module],
         split: SeriesSplit,
+        channels: int,
         checkpoint: str | os.PathLike[str] | None,
         progress: bool | None,
-    ) -> Any:
+    ) -> NetworkFit | EnsembleFit:
         """`bs.nn.fit` or `bs.nn.fit_ensemble` with the protocol of the benchmark."""
+
+        def make() -> nn.Module:
+            module = self._build(channels)
+            learn = getattr(module, "learn_frequencies", None)
+            if learn is not None:
+                learn(DataLoader(split.train, AT_ONCE))
+            return module.to(self.device)
+
         rng = torch.Generator().manual_seed(generator(self.seed, purpose="windows").initial_seed())
         loader = DataLoader(split.train, self.batch_size, shuffle=True, generator=rng)
         common: dict[str, Any] = {
@@ -197,7 +178,10 @@ class Forecaster:
         }
         likelihood = Gaussian("learned")
         if self.method == "ensemble":
-            return fit_ensemble(member, loader, likelihood, members=self.members, **common)
+            return fit_ensemble(make, loader, likelihood, members=self.members, **common)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(generator(self.seed, purpose="forecaster").initial_seed())
+            module = make()
         return fit(module, loader, likelihood, self.method, **common)
 
     def _check(self) -> None:
@@ -490,7 +474,6 @@ class Forecaster:
         posterior = saved.posterior(module.to(device))
         with refusing_damage(saved.folder, "forecaster"):
             found._fitted = _Fitted(
-                module,
                 posterior,
                 scaler,
                 calibration,

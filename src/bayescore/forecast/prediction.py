@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from bayescore.data.dates import Dates
-from bayescore.data.series import date_text
+from bayescore.data.time_series import date_text
 from bayescore.data.windows import Scaler
 from bayescore.forecast.calibration import Calibration
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayescore.checks import unknown_name
-from bayescore.data.series import Series
+from bayescore.data.time_series import Series
 from bayescore.forecast.backtesting import Backtest
 from bayescore.forecast.prediction import Forecast
 from bayescore.plotting.style import figure_style, looks, new_figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -169,45 +169,49 @@ def _parse_csv(
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{what} is not text in UTF-8 ({error}); save it as such") from error
-    try:
-        lines = [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
-    except csv.Error as error:
-        raise ValueError(f"{what} is not a readable CSV file: {error}") from error
-    if len(lines) < 2:
-        raise ValueError(f"{what} has no rows below its line of column names")
-    header = [name.strip() for name in lines[0]]
+    lines = _lines(text, what)
+    header = [name.strip() for name in next(lines, [])]
     if len(header) < 2:
         raise ValueError(
-            f"{what} has one column, {header[0][:40]!r}; a column of dates and columns of numbers are "
-            "needed, with commas between them"
+            f"{what} has no line of column names with commas between them, as date,load,price; it begins "
+            f"with {text[:40]!r}"
         )
     twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
     if twice is not None:
         raise ValueError(f"{what} has two columns called {twice!r}; rename one of them")
-    for row, cells in enumerate(lines[1:], 1):
-        if len(cells) != len(header):
-            raise ValueError(
-                f"{what}: row {row} has {len(cells)} cells, and the line of column names has {len(header)}; "
-                "put text with commas in quotation marks"
-            )
     where = _date_column(header, date, what)
     wanted = [name for name in header if name != header[where]] if columns is None else list(columns)
     for name in wanted:
         if name not in header:
             raise unknown_name(f"column of {what}", name, header)
     index = [header.index(name) for name in wanted]
-    dates = parse_dates(
-        [cells[where] for cells in lines[1:]], date_format, f"{what}, column {header[where]!r}"
-    )
-    values = np.empty((len(lines) - 1, len(index)))
-    for row, cells in enumerate(lines[1:]):
+    texts, rows = [], []
+    for row, cells in enumerate(lines):  # one at a time: the cells of a large file would fill the memory
+        if len(cells) != len(header):
+            raise ValueError(
+                f"{what}: row {row + 1} has {len(cells)} cells, and the line of column names has "
+                f"{len(header)}; put text with commas in quotation marks"
+            )
+        texts.append(cells[where])
         try:
-            values[row] = [float(cells[i]) for i in index]
+            rows.append(np.array([float(cells[i]) for i in index]))
         except ValueError:
-            values[row] = [_number(cells[i], row, header[i], what) for i in index]
+            rows.append(np.array([_number(cells[i], row, header[i], what) for i in index]))
+    if not rows:
+        raise ValueError(f"{what} has no rows below its line of column names")
+    values = np.stack(rows)
+    dates = parse_dates(texts, date_format, f"{what}, column {header[where]!r}")
     numbers = [float(number) for number in missing]
     reading = {"date": header[where], "date_format": date_format, "missing": numbers}
     return _with_missing(Series(torch.from_numpy(values), tuple(wanted), dates, what, None, reading), numbers)
+
+
+def _lines(text: str, what: str) -> Iterator[list[str]]:
+    """The cells of every line of a CSV that is not empty."""
+    try:
+        yield from (line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line)
+    except csv.Error as error:
+        raise ValueError(f"{what} is not a readable CSV file: {error}") from error
 
 
 def _date_column(header: list[str], date: str | None, what: str) -> int:
