@@ -335,3 +335,25 @@ def test_wrong_points_are_refused_with_a_sentence(batch: int | None, points: tup
     for method in (family.transform, family.log_prob, family.score):
         with pytest.raises(ValueError, match=r"points must have the shape \(.*, 3\); got"):
             method(torch.zeros(points, dtype=F64))
+
+
+def test_a_unit_of_the_directions_changes_the_parameters_and_not_the_density():
+    q = PlanarFlow.init(7, layers=2, scale=0.5, seed=3)
+    halved = PlanarFlow(2 * q.u, 2 * q.w, q.b, q.shift, q.log_scale, unit=0.5)
+    x = q.sample(5, seed=1)
+    torch.testing.assert_close(halved.log_prob(x), q.log_prob(x))
+    torch.testing.assert_close(halved.score(x), q.score(x))
+    torch.testing.assert_close(halved.sample(5, seed=1), x)
+    again = PlanarFlow.rebuild(halved.config(), halved.parameters())
+    assert torch.equal(again.log_prob(x), halved.log_prob(x))
+
+
+def test_in_many_dimensions_directions_are_stored_in_units_of_their_size():
+    small, large = PlanarFlow.init(99), PlanarFlow.init(400)
+    assert small.unit == 1.0
+    assert "unit" not in small.config()
+    assert large.config()["unit"] == large.unit == 0.05
+    assert float(large.w.square().mean()) == pytest.approx(1.0)
+    assert large.replace(large.parameters()).unit == 0.05
+    e = torch.randn(3, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(large.transform(e), e, atol=0.1, rtol=0)  # close to the identity

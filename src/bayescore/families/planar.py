@@ -16,6 +16,10 @@ s_0 = -z_0, with h'' = -2 tanh(a) h':
 
     s_l = s_{l-1} - w [ c h'' / d^2 + h' (uhat.s_{l-1}) / d ],   score(x) = exp(-log_scale) * s_L   (6)
 
+The entries of a layer's directions are of the size 1/sqrt(D), and Adam moves every parameter by about its
+rate: a layer of thousands of dimensions would turn by a large part of itself at every step. From 100
+dimensions on `init` therefore stores u and w in units of 1/sqrt(D), in which they are of size 1 (`unit`).
+
 Without the affine map this is the flow of Rezende and Mohamed (2015), "Variational Inference with Normalizing
 Flows"; a layer then moves the density along uhat only, and every other direction keeps unit variance.
 """
@@ -30,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayescore.checks import check_count, check_shape
+from bayescore.checks import check_count, check_number, check_shape
 from bayescore.families.base import Family, Parameters
 from bayescore.rng import generator
 
@@ -42,6 +46,8 @@ _LINEAR = 50.0
 _IDENTITY = math.log(math.e - 1.0)
 #: Newton's method takes about five steps, and twenty if c is 1e12
 _MAX_STEPS = 100
+#: from this dimension on `init` stores directions in units of their size
+_MANY = 100
 
 
 class _Layer(NamedTuple):
@@ -56,7 +62,8 @@ class _Layer(NamedTuple):
 class PlanarFlow(Family):
     """The density of x in (1), or a batch of F of them.
 
-    Shapes: u and w (*batch, L, D), b (*batch, L), shift and log_scale (*batch, D) or both None.
+    Shapes: u and w (*batch, L, D), b (*batch, L), shift and log_scale (*batch, D) or both None. u and w are
+    multiplied by `unit` before (2) and (3).
     """
 
     name: ClassVar[str] = "planar"
@@ -68,7 +75,11 @@ class PlanarFlow(Family):
         b: Tensor,
         shift: Tensor | None = None,
         log_scale: Tensor | None = None,
+        *,
+        unit: float = 1.0,
     ) -> None:
+        check_number("unit", unit)
+        self.unit = unit
         check_shape("u", u, ("layers", "dim"))
         if u.dim() > 3 or 0 in u.shape:
             raise ValueError(
@@ -118,12 +129,15 @@ class PlanarFlow(Family):
         w = w / w.norm(dim=-1, keepdim=True)
         u = _IDENTITY * w + 0.1 * perturbation / math.sqrt(dim)
         b = torch.zeros(layers, dtype=dtype, device=device)
+        unit = 1.0 if dim < _MANY else dim**-0.5
+        u, w = u / unit, w / unit
         if not affine:
-            return cls(u, w, b)
+            return cls(u, w, b, unit=unit)
         shift = torch.zeros(dim, dtype=dtype, device=device)
         if mean is not None:
             shift = torch.as_tensor(mean, dtype=dtype, device=device).clone()
-        return cls(u, w, b, shift, torch.full((dim,), math.log(scale), dtype=dtype, device=device))
+        log_scale = torch.full((dim,), math.log(scale), dtype=dtype, device=device)
+        return cls(u, w, b, shift, log_scale, unit=unit)
 
     # -- parameters ------------------------------------------------------------------------------
 
@@ -149,16 +163,18 @@ class PlanarFlow(Family):
 
     def replace(self, parameters: Parameters) -> Self:
         new = object.__new__(type(self))
+        new.unit = self.unit
         new.u, new.w, new.b = parameters["u"], parameters["w"], parameters["b"]
         new.shift, new.log_scale, new.dim = parameters.get("shift"), parameters.get("log_scale"), self.dim
         return new
 
     def config(self) -> dict[str, Any]:
-        return {"dim": self.dim, "layers": self.layers, "affine": self.affine}
+        shape = {"dim": self.dim, "layers": self.layers, "affine": self.affine}
+        return shape if self.unit == 1.0 else shape | {"unit": self.unit}
 
     @classmethod
     def rebuild(cls, config: dict[str, Any], parameters: Parameters) -> Self:
-        family = cls(**parameters)
+        family = cls(**parameters, unit=config.get("unit", 1.0))
         if family.config() != config:
             raise ValueError(f"the parameters belong to {family.config()}, not to the configuration {config}")
         return family
@@ -202,7 +218,7 @@ class PlanarFlow(Family):
         return z, roots[::-1]
 
     def _layers(self) -> list[_Layer]:
-        u, w, b = self.u, self.w, self.b
+        u, w, b = self.unit * self.u, self.unit * self.w, self.b
         v = (w * u).sum(-1, keepdim=True)  # (*batch, L, 1)
         # m(v) - v = softplus(-v) - 1, which does not cancel when v is large
         uhat = u + (softplus(-v, threshold=_LINEAR) - 1.0) / (w * w).sum(-1, keepdim=True) * w  # (3)
