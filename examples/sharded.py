@@ -15,6 +15,7 @@ import json
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ def main() -> None:
     for layer in layers:
         fully_shard(layer)
     fully_shard(model)
-    makers = {
+    makers: dict[str, Callable[[], Any]] = {
         "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=1e-4),
         "proximal": lambda: ProximalScore(model.parameters(), num_data=50_000, lr=1e-4),
     }

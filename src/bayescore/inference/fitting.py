@@ -10,7 +10,7 @@ from bayescore.checks import check_count, unknown_name
 from bayescore.families.base import Family
 from bayescore.inference.auto import auto_fit, interrupted
 from bayescore.inference.loop import Loop
-from bayescore.inference.on_ray import on_ray
+from bayescore.inference.on_ray import call_on_ray
 from bayescore.inference.options import FitKeywords, ResumeKeywords, RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.initial.checks import check_match
@@ -103,7 +103,9 @@ def fit_many(
         one_for_all = family is None or isinstance(family, Start)
         families = [family] * len(seeds) if one_for_all else _one_per_fit("families", family, len(seeds))
         rows = zip(targets, families, seeds, strict=True)
-        return on_ray(fit, [((t, q, method), {**options, "seed": s, "progress": False}) for t, q, s in rows])
+        return call_on_ray(
+            fit, [((t, q, method), {**options, "seed": s, "progress": False}) for t, q, s in rows]
+        )
     if chosen is None:
         if isinstance(family, Start):
             raise TypeError('"auto" finds a start by itself; name a method to begin at a start of yours')

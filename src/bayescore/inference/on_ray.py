@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["on_ray"]
+__all__ = ["call_on_ray"]
 
 TRIES = 3  # of a fit whose worker was lost, after the first
 
 
-def on_ray(
+def call_on_ray(
     function: Callable[..., Any], calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
 ) -> list[Any]:
     """The results of calls of a function with these arguments, in their order.

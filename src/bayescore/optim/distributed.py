@@ -118,7 +118,7 @@ class Processes:
         device = rows[0][2].device
         table = torch.stack([rows[i][2].to(device, torch.float64) for i in order])
         counted = torch.tensor([[rows[i][1]] for i in order], device=device)
-        found = self.sum(torch.where(counted, table.where(table.isfinite() | counted, 0.0), 0.0))
+        found = self.sum(torch.where(counted, table, 0.0))
         if largest:
             columns = list(largest)
             found[:, columns] = self.largest(table[:, columns])

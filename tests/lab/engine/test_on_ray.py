@@ -85,7 +85,7 @@ def test_fits_on_a_cluster_are_those_of_this_process() -> None:
     for one, two in zip(here, there, strict=True):
         assert all(
             a.equal(b)
-            for a, b in zip(one.family.parameters.values(), two.family.parameters.values(), strict=True)
+            for a, b in zip(one.family.parameters().values(), two.family.parameters().values(), strict=True)
         )
 
 
