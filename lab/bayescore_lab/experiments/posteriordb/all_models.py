@@ -156,8 +156,8 @@ CLAIMS = (
         "At least 80 % of the posteriors are called good or usable, and rightly so.",
         "not in the paper",
         Criterion(
-            "The most frequent grade over the seeds counts. Reproduced if 80 % are good or usable and none of "
-            f"these has, in the median over seeds, a mean off by more than {MEAN_LIMIT:g} sd or a sd by more "
+            "The most frequent grade over the seeds counts. Reproduced if 80 % are good or usable and none "
+            f"of these has, in the median over seeds, a mean off by more than {MEAN_LIMIT:g} sd or a sd by more "
             "than 25 % after resampling, where reference draws are known.",
             _trusted,
         ),
