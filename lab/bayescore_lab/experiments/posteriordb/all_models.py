@@ -157,7 +157,7 @@ CLAIMS = (
         "not in the paper",
         Criterion(
             "The most frequent grade over the seeds counts. Reproduced if 80 % are good or usable and none "
-            f"of these has, in the median over seeds, a mean off by more than {MEAN_LIMIT:g} sd or a sd by more "
+            f"of these has, in the median over seeds, a mean off by over {MEAN_LIMIT:g} sd or a sd by more "
             "than 25 % after resampling, where reference draws are known.",
             _trusted,
         ),
