@@ -4,7 +4,7 @@ from bayescore.models.adapters import add_adapters
 from bayescore.models.encoders import TextClassifier, text_classifier
 from bayescore.models.networks import Classifier, classifier, image_classifier, replace_head
 from bayescore.models.perceptron import mlp
-from bayescore.models.small_cnn import small_cnn
+from bayescore.models.convolutional import small_cnn
 from bayescore.models.stages import FrozenStages
 from bayescore.models.weights import read_weights
 
