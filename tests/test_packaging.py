@@ -95,7 +95,19 @@ def test_every_module_imports_without_the_extras():
 def test_every_dependency_of_tests_and_demo_is_pinned(project, lab, pins):
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"]]
-    for name in ("arviz", "data", "dev", "docs", "flows", "laplace", "plot", "stan"):
+    for name in (
+        "arviz",
+        "data",
+        "dev",
+        "docs",
+        "flows",
+        "laplace",
+        "plot",
+        "stan",
+        "tensorboard",
+        "text",
+        "vision",
+    ):
         wanted += extras[name]
     wanted += lab["project"]["dependencies"]
     wanted += [line for lines in lab["project"]["optional-dependencies"].values() for line in lines]

@@ -2,7 +2,7 @@
 
 from bayescore.data.batches import Batches
 from bayescore.data.labelled_images import IMAGE_SETS, Images, images
-from bayescore.data.named_pictures import PICTURE_SETS, named_pictures
+from bayescore.data.picture_sets import PICTURE_SETS, named_pictures
 from bayescore.data.pictures import Pictures, new_pictures, read_pictures
 from bayescore.data.regular import RegularSeries, regular_series
 from bayescore.data.splitting import Parts, Split, parts, split

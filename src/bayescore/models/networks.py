@@ -18,8 +18,8 @@ from torch import nn
 
 from bayescore.checks import check_count, unknown_name
 from bayescore.models.adapters import add_adapters
+from bayescore.models.convolutional import small_cnn
 from bayescore.models.perceptron import mlp
-from bayescore.models.small_cnn import small_cnn
 from bayescore.models.stages import freeze_stages
 from bayescore.models.weights import load_body, read_weights
 from bayescore.operators import declare_vision_operators
