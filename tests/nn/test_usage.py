@@ -85,7 +85,7 @@ def run_state(nlls: list[float], losses: list[float], best: int) -> RunState:
         {"epoch": float(i + 1), "loss": loss, "validation_nll": nll}
         for i, (loss, nll) in enumerate(zip(losses, nlls, strict=True))
     ]
-    return RunState(rows, best_nll=nlls[best - 1], best_epoch=best)
+    return RunState(rows, best_loss=nlls[best - 1], best_epoch=best)
 
 
 def test_overfitting_is_named_with_its_epoch() -> None:
