@@ -90,10 +90,10 @@ def run_state(nlls: list[float], losses: list[float], best: int) -> RunState:
 
 def test_overfitting_is_named_with_its_epoch() -> None:
     state = run_state([2.0, 1.0, 0.9, 1.1, 1.3], [2.0, 1.0, 0.8, 0.6, 0.5], 3)
-    assert _overfitting(state).startswith(
+    assert _overfitting(state, "validation_nll").startswith(
         "overfitting on validation since epoch 3 (0.9, then 1.2 on average)"
     )
-    assert "patience=" in _overfitting(state)
+    assert "patience=" in _overfitting(state, "validation_nll")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_overfitting_is_named_with_its_epoch() -> None:
     ],
 )
 def test_what_is_not_overfitting_is_not_called_so(nlls: list[float], losses: list[float], best: int) -> None:
-    assert _overfitting(run_state(nlls, losses, best)) == ""
+    assert _overfitting(run_state(nlls, losses, best), "validation_nll") == ""
 
 
 def test_a_network_that_overfits_says_so_first() -> None:

@@ -52,8 +52,8 @@ def fit(
         progress: show a progress bar; by default if standard error is a terminal.
         check: check the target before the run (its calls are in `fit.counts.check_calls`).
         effort: of "auto": "quick" takes one route from the start it finds; "normal", the default, also begins
-            at a broad q0 and goes beyond one Gaussian where the first route ends far from the target;
-            "thorough" begins at several places and tries richer families.
+            at a broad q0 where the first route finds no mode or ends far away; "thorough" begins at
+            dispersed places too.
 
     Returns:
         the fit. Ctrl-C returns the fit so far, and `bs.resume` continues the method that was running.
