@@ -121,7 +121,7 @@ def test_several_draws_are_their_mean(seed: int, S: int) -> None:
     draws = Draws(g.mean(0), (eps * g).mean(0), eps.mean(0), eps.square().mean(0))
     _, (x, y, z) = stepped(mean, first, second, draws, o)
     d, before = width(None, second, o) * eps, first / (1 - BETAS[0] ** 4)
-    f = g.mean(0) + mean / (100 * 0.5) ** 2  # with the prior's part, N = temperature = 1
+    f = g.mean(0) + mean / (30 * 0.5) ** 2  # with the prior's part, N = temperature = 1
     v = (BETAS[1] * second + float(o.squares) * f**2) / (1 - BETAS[1] ** 5)
     torch.testing.assert_close(x, (d * (g - before)).mean(0), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(y, v * d.square().mean(0), rtol=1e-10, atol=1e-12)

