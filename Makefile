@@ -15,12 +15,12 @@ comma   := ,
 heading  = @printf '\n== %s ==\n' "$(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz kill-test lint docs unit clean
+.PHONY: help demo test test-slow fuzz kill-test release-check lint docs unit clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help: ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-13s %s\n", $$1, $$2 }'
 	@echo "Variables: PYTHON=$(PYTHON) (3.11 or newer), VENV=$(VENV), WORKERS=$(WORKERS) (test processes),"
 	@echo "           SEED=$(SEED), MUTATIONS=$(MUTATIONS), PROCESSES=$(PROCESSES) (make fuzz), KILLS=$(KILLS) (make kill-test)"
 
@@ -30,7 +30,7 @@ demo: $(VENV)/.installed-demo ## small networks by AdamW and by the default, tab
 
 test: lint docs unit ## every check: lint, format, types, import layers, docs, tests
 
-test-slow: $(VENV)/.installed-dev ## the tests that take minutes
+test-slow: $(VENV)/.installed-slow ## the tests that take minutes, with Lightning and Hugging Face's Trainer
 	$(call heading,pytest -m slow)
 	$(PYTEST) -m slow
 
@@ -41,6 +41,10 @@ fuzz: $(VENV)/.installed-dev ## 10,000 damaged files and wrong requests, and 200
 kill-test: $(VENV)/.installed-dev ## 200 times kill -9 at a random moment: nothing lost, the same numbers
 	$(call heading,tests/kills.py)
 	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python tests/kills.py --kills $(KILLS) --seed $(SEED)
+
+release-check: $(BIN)/python ## before a release: wheel and sdist, lowest versions, Python 3.12 and 3.13, in new environments; gigabytes
+	$(call heading,tests/release.py)
+	$(BIN)/python tests/release.py
 
 lint: $(VENV)/.installed-dev ## ruff, mypy, import-linter
 	$(call heading,ruff check)
@@ -75,6 +79,11 @@ $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml constraints.txt | $(BIN)/python
 	$(call heading,install .[dev] and the lab (torch is large: this takes minutes the first time))
 	$(INSTALL) -e '.[dev]' -e ./lab
+	@touch $@
+
+$(VENV)/.installed-slow: $(VENV)/.installed-dev
+	$(call heading,install .[lightning$(comma)tensorboard$(comma)transformers])
+	$(INSTALL) -e '.[lightning,tensorboard,transformers]'
 	@touch $@
 
 $(BIN)/python:

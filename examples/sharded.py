@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from bayescore.operators import declare_vision_operators
 from bayescore.optim import ProximalScore
 
 
@@ -33,6 +34,7 @@ def network(name: str) -> tuple[nn.Module, list[nn.Module], tuple[int, ...]]:
         layers = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(depth)]
         model = nn.Sequential(*layers, nn.Linear(width, 10))
         return model, list(layers), (width,)
+    declare_vision_operators()  # beside a CPU build of torch
     from torchvision import models  # a network of torchvision by its name
 
     model = getattr(models, name)(num_classes=10)

@@ -61,7 +61,7 @@ class Surface:
 
 
 SURFACES = {
-    "fits": Surface(files.fits, 12),
+    "fits": Surface(files.fits, 10),
     "posteriors": Surface(files.posteriors, 10),
     "states": Surface(files.states, 10),
     "optimizer states": Surface(files.optimizer_states, 12),
@@ -70,11 +70,13 @@ SURFACES = {
     "measurements": Surface(files.measurements, 6),
     "summaries": Surface(files.summaries, 6),
     "posterior folders": Surface(files.posterior_folders, 8),
-    "Stan data": Surface(files.stan_data, 3),
+    "Stan data": Surface(files.stan_data, 2),
     "Stan models": Surface(files.stan_models, 2),
-    "images": Surface(files.images, 4),
+    "images": Surface(files.images, 3),
     "series": Surface(series.series, 2),
     "forecasters": Surface(series.forecasters, 2),
+    "tables": Surface(series.tables, 2),
+    "table models": Surface(series.table_models, 2),
     "commands": Surface(commands, 7),
 }
 

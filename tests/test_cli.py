@@ -328,7 +328,7 @@ def test_words_alone_wait_for_neither_torch_nor_the_lab(words, said):
     [
         (
             "bayescore ",
-            ["fit", "train", "forecast", "predict", "list", "cite", "reproduce", "report", "bench"],
+            ["fit", "train", "forecast", "predict", "list", "doctor", "cite", "reproduce", "report", "bench"],
         ),
         ("bayescore forecast data.csv --calibration ", ["conformal", "noise", "single"]),
         ("bayescore fit ", list(NAMED)),

@@ -44,6 +44,22 @@ def test_front_page_runs_as_it_stands(run_page):
     assert run_page("docs/index.md")["fit"].family.dim == 3
 
 
+def test_page_on_foreign_inputs_recognises_them(run_page):
+    page = run_page("docs/out-of-distribution.md")
+    assert page["auroc"](page["inside"].entropy, page["outside"].entropy) > 0.88
+
+
+def test_page_on_sequences_runs_and_learns(run_page):
+    page = run_page("docs/sequences.md")
+    right = page["fit"].predict(page["waves"].unsqueeze(2)).probs.argmax(1) == page["label"]
+    assert right.double().mean() > 0.8
+    assert page["tagger"].predict(page["words"][:2]).probs.shape == (2, 2, 12)
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
 def test_density_tutorial_runs_and_finds_what_it_says(run_page):
     page = run_page("docs/tutorials/density.md")
     diagonal, full, mixture = page["diagonal"], page["full"], page["mixture"]
@@ -73,6 +89,29 @@ def test_photo_tutorial_goes_from_a_folder_to_a_contact_sheet(run_page, tmp_path
 
 def test_page_on_images_runs_as_it_stands(run_page):
     assert run_page("docs/images-and-text.md")["net"].head == "11"
+
+
+def test_page_on_tables_runs_as_it_stands(run_page, tmp_path):
+    pytest.importorskip("sklearn")
+    page = run_page("docs/tables.md")
+    assert page["quantiles"].shape == (len(page["X_test"]), 3)
+    assert 0.7 < page["scores"]["coverage_90"] <= 1
+    assert (tmp_path / "calibration.png").stat().st_size > 1000
+    assert page["price"].mean.shape == (150, 1)
+
+
+def test_page_on_uses_runs_and_finds_what_it_says(run_page):
+    page = run_page("docs/uses.md")
+    assert (len(page["known_y"]), len(page["pool"])) == (40, 176)
+    assert page["head"].posterior.names == ["2.weight", "2.bias"]
+    assert (page["probs"] - page["fit"].predict(page["x"][:7], 10).probs).abs().max() < 1e-5
+    first, later, joined, small = (
+        page[name].predict(page["test_x"]).log_prob(page["test_y"]).mean()
+        for name in ("fit", "later", "joined", "small")
+    )
+    assert later > first
+    assert joined > first
+    assert small > first - 0.2
 
 
 def test_noisy_tutorial_runs_and_finds_what_it_says(run_page):
@@ -123,9 +162,10 @@ def test_benchmarks_page_runs_and_names_every_method_and_option(run_page):
     assert [name for name in options if f"--{name}" not in text] == []
 
 
-def test_readme_table_says_which_method_serves_which_family():
+def test_table_says_which_method_serves_which_family():
     methods = {method.__name__: method for method in METHODS.values()}
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    text = text[text.index("| family") :]
     header, *rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")]
         for line in text.splitlines()

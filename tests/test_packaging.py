@@ -20,12 +20,20 @@ ROOT = Path(__file__).resolve().parents[1]
 
 IMPORT_ALL_WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
-for name in ("arviz", "blackjax", "jax", "matplotlib", "numpyro", "scipy", "zuko"):
+for name in ("arviz", "blackjax", "jax", "matplotlib", "numpyro", "scipy", "sklearn", "zuko"):
     sys.modules[name] = None
 import bayescore
-for module in pkgutil.walk_packages(bayescore.__path__, "bayescore."):
-    if not module.name.endswith("__main__"):
+def ignore(name):  # a package that is its extra
+    assert name == "bayescore.sklearn", name
+for module in pkgutil.walk_packages(bayescore.__path__, "bayescore.", ignore):
+    if not module.name.endswith("__main__") and module.name != "bayescore.sklearn":
         importlib.import_module(module.name)
+try:
+    import bayescore.sklearn
+except ImportError as problem:
+    assert "bayescore[sklearn]" in str(problem), problem
+else:
+    raise AssertionError("scikit-learn was found")
 """
 
 
@@ -102,10 +110,12 @@ def test_every_dependency_of_tests_and_demo_is_pinned(project, lab, pins):
         "docs",
         "flows",
         "laplace",
+        "lightning",
         "plot",
         "stan",
         "tensorboard",
         "text",
+        "transformers",
         "vision",
     ):
         wanted += extras[name]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         nn,
         optim,
         plotting,
+        sklearn,
+        tables,
         targets,
     )
     from bayescore.inference.fitting import fit, fit_many, resume
@@ -55,6 +57,8 @@ __all__ = [
     "optim",
     "plotting",
     "resume",
+    "sklearn",
+    "tables",
     "targets",
     "to_arviz",
 ]

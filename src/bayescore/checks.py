@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "available_memory",
     "check_count",
+    "check_keywords",
     "check_memory",
     "check_number",
     "check_shape",
@@ -27,7 +28,27 @@ __all__ = [
 ]
 
 #: names that other libraries use, and the name of the same option here
-SYNONYMS = {"learning_rate": "lr", "step_size": "lr", "samples": "draws", "num_samples": "draws"}
+SYNONYMS = {
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "samples": "draws",
+    "num_samples": "draws",
+    "bce": "bernoulli",
+    "binary_cross_entropy": "bernoulli",
+    "classification": "categorical",
+    "cross_entropy": "categorical",
+    "softmax": "categorical",
+    "mse": "gaussian",
+    "normal": "gaussian",
+    "regression": "gaussian",
+    "max_epochs": "epochs",
+    "num_epochs": "epochs",
+    "early_stopping": "patience",
+    "val_loader": "validation",
+    "validation_data": "validation",
+    "verbose": "progress",
+}
+ALIKE, SAME = 0.55, 0.8  # least similarity of a misspelt name, and of a synonym
 
 
 def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> None:
@@ -74,18 +95,29 @@ def check_number(name: str, value: float, what: str = "be positive", zero: bool 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most similar to `word`, if any is similar enough."""
-    ours = {choice: choice for choice in choices}
-    names = {other: name for other, name in SYNONYMS.items() if name in ours} | ours
-    found = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.4)
-    return names[found[0]] if found else None
+    ours = list(choices)
+    synonyms = [other for other, name in SYNONYMS.items() if name in ours]
+    if same := difflib.get_close_matches(word.lower(), synonyms, n=1, cutoff=SAME):
+        return SYNONYMS[same[0]]
+    found = difflib.get_close_matches(word.lower(), ours, n=1, cutoff=ALIKE)
+    return found[0] if found else None
 
 
-def unknown_name(kind: str, word: str, choices: Iterable[str]) -> ValueError:
-    """The error for an unknown name; it suggests the nearest name that exists."""
+def unknown_name(kind: str, word: str, choices: Iterable[str], also: Iterable[str] = ()) -> ValueError:
+    """The error for an unknown name; it suggests the nearest name, of the choices or of `also`."""
     choices = sorted(choices)
-    hint = nearest(word, choices)
+    hint = nearest(word, [*choices, *also])
     guess = f"did you mean {hint!r}? " if hint else ""
     return ValueError(f"there is no {kind} called {word!r}; {guess}choose from {', '.join(choices)}")
+
+
+def check_keywords(kind: type, given: Iterable[str], known: Iterable[str], remedy: str = "") -> None:
+    """Raise for the first keyword that a constructor does not have; `remedy` says where others belong."""
+    known = list(known)
+    for word in given:
+        if word not in known:
+            where = f"; {remedy}" if remedy and nearest(word, known) is None else ""
+            raise TypeError(f"{unknown_name(f'argument of {kind.__name__}', word, known)}{where}")
 
 
 def available_memory() -> int:

@@ -85,6 +85,22 @@ def test_a_download_that_does_not_match_never_enters_the_cache(folders, monkeypa
     assert list(place.parent.iterdir()) == []
 
 
+def test_the_licence_is_said_before_a_download(folders, monkeypatch, caplog):
+    pooch = pytest.importorskip("pooch")
+
+    def retrieve(address, known_hash, fname, path):
+        assert "set/file.gz, at most 0.0 MB" in caplog.text
+        assert "its licence: CC BY 4.0" in caplog.text
+        (Path(path) / fname).write_bytes(gzip.compress(CONTENT))
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    source = Source(SOURCE.path, SOURCE.sha256, SOURCE.size, ("https://example.org/f.gz",), "CC BY 4.0")
+    assert read(source) == CONTENT
+    caplog.clear()
+    assert read(source) == CONTENT
+    assert not caplog.text  # it is in the cache
+
+
 def test_a_download_is_kept_in_the_cache(folders, monkeypatch):
     pooch = pytest.importorskip("pooch")
     addresses = []

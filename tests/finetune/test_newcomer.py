@@ -64,7 +64,7 @@ def test_files_that_are_no_pictures_are_refused_if_the_user_says_so(photos, run)
         (["photos", "--output", "photos/readme.md"], "is a file, and a model is a folder"),
         (["photos/red"], "has 0 folders of classes"),
         (["photos/readme.md"], "neither a folder of class folders nor a .csv"),
-        (["table.csv"], "neither a folder of class folders nor a .csv"),
+        (["table.csv"], "name the column to predict with --target"),
         (["paths.csv"], "holds no picture that can be decoded"),
         (["texts.csv"], "name a transformers folder with --net"),
     ],

@@ -1,4 +1,4 @@
-"""Series and forecasters: a user's CSV, and the folder of a model."""
+"""Series, tables and their models: a user's CSV, and the folder of a model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,99 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 import bayescore as bs
+from bayescore.tables.columns import encode, learn_columns
 from file_damage import mutated
 from fuzzing.files import damaged
 from fuzzing.judging import REFUSED, UNCHANGED, VALID, Attempt, expect, refused
 from toy_series import hourly, small, write_csv
 
-__all__ = ["forecasters", "series"]
+__all__ = ["forecasters", "series", "table_models", "tables"]
 
 CELLS = [
     "", "NA", "nan", "inf", "1e999", "1e308", "x", "-9999", "1_0", "-", '"', "\0", "1,2", "2024-02-30",
     "9999-12-31", "0001-01-01", "2024-01-01",
 ]  # fmt: skip
+
+
+def _damaged_csv(rng: random.Random, text: str) -> bytes:
+    """A CSV with damaged bytes, or with other cells and rows."""
+    if rng.random() < 0.3:
+        return damaged(rng, text.encode())
+    lines = [line.split(",") for line in text.splitlines()]
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        row = rng.choice(lines)
+        what = rng.choice(["cell", "cell", "cell", "drop", "double", "short"])
+        if what == "cell":
+            row[rng.randrange(len(row))] = rng.choice(CELLS)
+        elif what == "drop" and len(lines) > 1:
+            lines.remove(row)
+        elif what == "double":
+            lines.insert(rng.randrange(len(lines)), list(row))
+        elif len(row) > 1:
+            row.pop()
+    return "\n".join(",".join(row) for row in lines).encode()
+
+
+TABLE = "\n".join(
+    ["size,colour,garden,sold,price"]
+    + [f"{i / 7:.2f},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'},2024-01-{1 + i % 28:02d},{i}"
+       for i in range(40)]
+)  # fmt: skip
+
+
+def tables(scratch: Path) -> Attempt:
+    """`read_table`, and the numbers that its columns become."""
+
+    def attempt(rng: random.Random, place: Path) -> str:
+        path = place / "data.csv"
+        given = _damaged_csv(rng, TABLE)
+        path.write_bytes(given)
+
+        def read() -> np.ndarray:
+            table = bs.data.read_table(path, rng.choice(["price", "colour"]))
+            known, _ = learn_columns(table.columns)
+            return encode(known, table.columns, "the table")
+
+        no, found = refused(read)
+        expect(path.read_bytes() == given, "reading changed the file")
+        if no:
+            return REFUSED
+        expect(np.isfinite(found).all(), "a number is not finite")
+        return VALID
+
+    return attempt
+
+
+def table_models(scratch: Path) -> Attempt:
+    """`load_table`, and a prediction of what was read."""
+    whole, path = scratch / "model", scratch / "data.csv"
+    path.write_text(TABLE)
+    parts = bs.data.parts(bs.data.read_table(path, "price"))
+    settings = bs.tables.RowSettings(epochs=1, members=2, hidden=(4,))
+    bs.tables.train_table(parts, settings, draws=2).save(whole)
+
+    def attempt(rng: random.Random, place: Path) -> str:
+        folder = place / "model"
+        shutil.copytree(whole, folder)
+        file = folder / rng.choice(["model.json", "model.json", "posterior.safetensors"])
+        if file.suffix == ".json":
+            file.write_text(mutated(json.loads(file.read_text()), rng))
+        else:
+            file.write_bytes(damaged(rng, file.read_bytes()))
+        given = file.read_bytes()
+        no, found = refused(lambda: bs.tables.load_table(folder))
+        expect(file.read_bytes() == given, "reading changed the file")
+        if no:
+            return REFUSED
+        no, _ = refused(lambda: found.predict(path, 2))
+        if no:
+            return REFUSED
+        return UNCHANGED if given == (whole / file.name).read_bytes() else VALID
+
+    return attempt
 
 
 def series(scratch: Path) -> Attempt:
@@ -27,23 +108,8 @@ def series(scratch: Path) -> Attempt:
 
     def attempt(rng: random.Random, place: Path) -> str:
         path = place / "data.csv"
-        if rng.random() < 0.3:
-            path.write_bytes(damaged(rng, text.encode()))
-        else:
-            lines = [line.split(",") for line in text.splitlines()]
-            for _ in range(rng.choice([1, 1, 2, 5])):
-                row = rng.choice(lines)
-                what = rng.choice(["cell", "cell", "cell", "drop", "double", "short"])
-                if what == "cell":
-                    row[rng.randrange(len(row))] = rng.choice(CELLS)
-                elif what == "drop" and len(lines) > 1:
-                    lines.remove(row)
-                elif what == "double":
-                    lines.insert(rng.randrange(len(lines)), list(row))
-                elif len(row) > 1:
-                    row.pop()
-            path.write_text("\n".join(",".join(row) for row in lines))
-        given = path.read_bytes()
+        given = _damaged_csv(rng, text)
+        path.write_bytes(given)
         no, found = refused(lambda: bs.data.regular_series(bs.data.read_series(path)))
         expect(path.read_bytes() == given, "reading changed the file")
         if no:

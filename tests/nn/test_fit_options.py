@@ -100,7 +100,7 @@ def test_a_checkpoint_is_written_after_minutes(tmp_path, monkeypatch):
 
 def test_every_epoch_is_reported():
     rows = []
-    bnn.fit(network(), loader(64, 0), epochs=3, validation=loader(64, 1), on_epoch=rows.append)
+    bnn.fit(network(), loader(64, 0), epochs=3, validation=loader(64, 1), callbacks=rows.append)
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert all("validation_nll" in row for row in rows)
 
@@ -178,7 +178,7 @@ def test_a_run_about_the_initial_weights_resumes_bitwise(tmp_path, method, monke
             raise SystemExit
 
     with pytest.raises(SystemExit):
-        bnn.fit(network(), data, checkpoint=file, on_epoch=stop, **options)
+        bnn.fit(network(), data, checkpoint=file, callbacks=stop, **options)
     resumed = bnn.fit(network(), data, checkpoint=file, **options)
     for p, q in zip(whole.posterior.centre().values(), resumed.posterior.centre().values(), strict=True):
         assert torch.equal(p, q)

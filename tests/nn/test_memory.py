@@ -57,7 +57,10 @@ def test_state_is_counted_in_copies_of_the_weights():
     state = {m: bs.nn.memory_estimate(model, m, (4, 20)).state / one for m in MEMORY_METHODS}
     assert state["sgd"] == 0
     assert state["adamw"] == state["adamw-fused"] == 2
-    assert state["proximal"] == state["calibrated"] == 3  # of which AdamW's two moments, the mean
+    assert state["proximal"] == state["calibrated"] == 3  # of small tensors the mean too
+    wide = mlp(300, (300,), 3)
+    large = bs.nn.memory_estimate(wide, "proximal", (4, 300)).state
+    assert large == pytest.approx(bs.nn.memory_estimate(wide, "adamw", (4, 300)).state, rel=0.01)
     assert state["proximal"] <= state["descent"]
     momentum = bs.nn.memory_estimate(model, "sgd", (4, 20), momentum=0.9)
     assert momentum.state == one

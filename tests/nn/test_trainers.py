@@ -1,12 +1,14 @@
 """Training frameworks: one that hands a closure to the optimizer, and one that calls backward by itself.
 
-Imitations of both run everywhere; Lightning and the Hugging Face Trainer themselves, by the recipes of the
-reference on networks, where they are installed.
+Imitations of both run everywhere; Lightning and the Hugging Face Trainer themselves where they are installed,
+as in `make test-slow`.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+from bayescore.lightning import BayesianCallback, _with_lightning
+from bayescore.nn import Posterior
+from bayescore.nn.held_block import HeldBlock, check_accumulating
 from bayescore.operators import declare_vision_operators
 from bayescore.optim import ProximalScore
 from bayescore.optim.base import BayesianOptimizer
+from bayescore.transformers import TrainerMixin
 from toy_problem import loader, rings
 
 CASE = NETWORKS["mlp"]
@@ -126,9 +132,28 @@ def test_an_exception_in_a_closure_leaves_the_mean_in_the_module() -> None:
 # -- the frameworks themselves -----------------------------------------------------------------------------
 
 
+def accumulated(opt: BayesianOptimizer, model: nn.Module, groups: list[list[tuple[Tensor, Tensor]]]) -> None:
+    """One step per group of batches: the mean of their losses under one draw."""
+    for group in groups:
+        with opt.sample():
+            for batch in group:
+                (CASE.loss(model, *batch) / len(group)).backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def same_posterior(found: Any, hand: BayesianOptimizer, model: nn.Module) -> None:
+    """Mean and sd, to float precision."""
+    own = hand.posterior(model)
+    for kind in ("mean", "sd"):
+        one, two = getattr(found, kind).values(), getattr(own, kind).values()
+        for a, b in zip(one, two, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
 @pytest.fixture
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
-    """Runs the page's recipes that hold a word; returns the names they leave."""
+    """Runs the page's examples that hold a word; returns the names they leave."""
     monkeypatch.chdir(tmp_path)
 
     def run(word: str) -> dict[str, Any]:
@@ -144,12 +169,45 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return run
 
 
-def close(one: BayesianOptimizer, two: BayesianOptimizer) -> bool:
-    """Whether two optimizers have the same posterior up to rounding."""
-    a, b = one.state_dict()["state"], two.state_dict()["state"]
-    return all(torch.allclose(a[k][n], b[k][n], rtol=1e-4, atol=1e-6) for k in a for n in a[k])
+def test_a_held_block_averages_its_batches_under_one_draw() -> None:
+    batches = [CASE.batch(seed=i) for i in range(4)]
+    model, other = CASE.module(), CASE.module()
+    opt, hand = (ProximalScore(m.parameters(), 50) for m in (model, other))
+    held = HeldBlock()
+    for batch in batches:
+        held.begin_batch(opt)
+        (CASE.loss(model, *batch) / 4).backward()
+    held.close()
+    opt.step()
+    accumulated(hand, other, [batches])
+    assert same_state(opt, hand)
 
 
+def test_a_held_block_that_fails_leaves_the_mean() -> None:
+    model = CASE.module()
+    before = [p.detach().clone() for p in model.parameters()]
+    opt, held = ProximalScore(model.parameters(), 50), HeldBlock()
+    held.begin_batch(opt)
+    held.close(ValueError("bad batch"))
+    assert not held.is_open
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize(("option", "value"), [("accumulate", 2), ("draws", 2)])
+def test_options_that_accumulation_contradicts_are_refused(option: str, value: int) -> None:
+    opt = ProximalScore(CASE.module().parameters(), 50, **{option: value})
+    with pytest.raises(ValueError, match=rf"gradient_accumulation_steps.*{option}={value}"):
+        check_accumulating(opt, "gradient_accumulation_steps")
+
+
+def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks", None)
+    _with_lightning.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'bayescore\[lightning\]'"):
+        BayesianCallback()
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 class TestLightning:
     @pytest.fixture(autouse=True)
@@ -158,22 +216,7 @@ class TestLightning:
         return pytest.importorskip("lightning", reason="needs lightning")
 
     @staticmethod
-    def fitted(module: Any, batches: Any, **options: Any) -> Any:
-        import lightning
-
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        trainer = lightning.Trainer(accelerator="cpu", **quiet, **options)  # type: ignore[arg-type]
-        trainer.fit(module, batches)
-        return trainer
-
-    def test_the_recipe_learns_and_predicts(self, recipes: Callable[[str], dict[str, Any]]) -> None:
-        x, y = rings(256, 0)
-        prediction = recipes("Classifier")["posterior"].predict(x)
-        assert (prediction.classes == y).float().mean() > 0.75
-        assert (prediction.mutual_information > 0).all()
-
-    @pytest.mark.parametrize("draws", [1, 2])
-    def test_automatic_optimization_takes_the_steps_of_a_loop(self, draws: int) -> None:
+    def fitted(batches: Any, *, callbacks: Any = (), draws: int = 1, **options: Any) -> Any:
         import lightning
 
         class Module(lightning.LightningModule):
@@ -181,31 +224,109 @@ class TestLightning:
                 super().__init__()
                 self.net = CASE.module()
 
+            def forward(self, x: Tensor) -> Tensor:
+                return self.net(x)
+
             def training_step(self, batch: Any, index: int) -> Tensor:
                 return CASE.loss(self.net, *batch)
+
+            def validation_step(self, batch: Any, index: int) -> None:
+                pass
 
             def configure_optimizers(self) -> Any:
                 return ProximalScore(self.parameters(), 50, draws=draws)
 
+        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        validation = options.pop("validation", None)
+        trainer = lightning.Trainer(accelerator="cpu", callbacks=list(callbacks), **quiet, **options)
+        trainer.fit(Module(), DataLoader(batches, batch_size=None), validation)
+        return trainer
+
+    def test_the_example_learns_and_predicts(self, recipes: Callable[[str], dict[str, Any]]) -> None:
+        x, y = rings(256, 0)
+        prediction = recipes("Classifier")["bayes"].posterior.predict(x)
+        assert (prediction.classes == y).float().mean() > 0.75
+        assert (prediction.mutual_information > 0).all()
+
+    @pytest.mark.parametrize("draws", [1, 2])
+    def test_automatic_optimization_takes_the_steps_of_a_loop(self, draws: int) -> None:
         batches: Any = [CASE.batch(seed=i) for i in range(4)]
-        trainer = self.fitted(Module(), DataLoader(batches, batch_size=None), max_epochs=1)
+        bayes = BayesianCallback()
+        trainer = self.fitted(batches, callbacks=[bayes], draws=draws, max_epochs=1)
         hand = by_hand(lambda p, n: ProximalScore(p, n, draws=draws), 4, draws)
         assert same_state(trainer.optimizers[0], hand)
 
-    def test_batches_in_parts_take_the_steps_of_whole_batches(
-        self, recipes: Callable[[str], dict[str, Any]]
-    ) -> None:
-        names = recipes("Classifier")
-        start = names["Classifier"]().state_dict()
-        found = []
-        for kind in ("Classifier", "InParts"):
-            module = names[kind]()
-            module.load_state_dict(start)
-            found.append(self.fitted(module, loader(256, 0), max_epochs=2))
-        assert [trainer.global_step for trainer in found] == [16, 16]
-        assert close(*(trainer.optimizers[0] for trainer in found))
+    @pytest.mark.parametrize("clip", [None, 0.01])
+    def test_accumulated_batches_have_the_posterior_of_the_plain_loop(self, clip: float | None) -> None:
+        """Seven batches in steps of three, for two epochs: the last step of an epoch has one."""
+        batches: Any = [CASE.batch(seed=i) for i in range(7)]
+        bayes = BayesianCallback()
+        options: dict[str, Any] = {"accumulate_grad_batches": 3, "max_epochs": 2, "gradient_clip_val": clip}
+        trainer = self.fitted(batches, callbacks=[bayes], **options)
+        model = CASE.module()
+        hand = ProximalScore(model.parameters(), 50)
+        for _ in range(2):
+            for group in (batches[:3], batches[3:6], batches[6:]):
+                with hand.sample():
+                    for batch in group:
+                        (CASE.loss(model, *batch) / len(group)).backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+                hand.step()
+                hand.zero_grad()
+        assert trainer.global_step == 6
+        same_posterior(bayes.posterior, hand, model)
+
+    def test_two_processes_have_the_posterior_of_one(self, tmp_path: Path) -> None:
+        run = subprocess.run(
+            [sys.executable, str(Path(__file__).parent / "lightning_ddp.py"), str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr[-2000:]
+        model = CASE.module()
+        hand = ProximalScore(model.parameters(), 50)
+        accumulated(
+            hand, model, [[CASE.batch(seed=i) for i in range(4)], [CASE.batch(seed=i) for i in range(4, 8)]]
+        )
+        saved = Posterior.load(tmp_path / "ddp.safetensors", CASE.module())
+        same_posterior(saved, hand, model)
+
+    def test_bfloat16_batches_are_accumulated_as_in_the_plain_loop(self) -> None:
+        batches: Any = [CASE.batch(seed=i) for i in range(4)]
+        bayes = BayesianCallback()
+        options: dict[str, Any] = {"accumulate_grad_batches": 2, "max_epochs": 1, "precision": "bf16-mixed"}
+        self.fitted(batches, callbacks=[bayes], **options)
+        model = CASE.module()
+        hand = ProximalScore(model.parameters(), 50)
+        for group in (batches[:2], batches[2:]):
+            with hand.sample():
+                for batch in group:
+                    with torch.autocast("cpu", torch.bfloat16):
+                        loss = CASE.loss(model, *batch) / 2
+                    loss.backward()
+            hand.step()
+            hand.zero_grad()
+        same_posterior(bayes.posterior, hand, model)
+
+    def test_validation_within_a_step_is_refused(self) -> None:
+        batches: Any = [CASE.batch(seed=i) for i in range(4)]
+        options: dict[str, Any] = {"accumulate_grad_batches": 2, "max_epochs": 1, "val_check_interval": 3}
+        with pytest.raises(
+            ValueError, match="make val_check_interval a multiple of accumulate_grad_batches=2"
+        ):
+            self.fitted(
+                batches,
+                callbacks=[BayesianCallback()],
+                validation=DataLoader(batches, batch_size=None),
+                num_sanity_val_steps=0,
+                **options,
+            )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 class TestHuggingFace:
     @pytest.fixture(autouse=True)
@@ -214,17 +335,16 @@ class TestHuggingFace:
         pytest.importorskip("accelerate", reason="needs accelerate")
         return pytest.importorskip("transformers", reason="needs transformers")
 
-    def test_the_recipe_learns_and_predicts(self, recipes: Callable[[str], dict[str, Any]]) -> None:
+    def test_the_example_learns_and_predicts(self, recipes: Callable[[str], dict[str, Any]]) -> None:
         names = recipes("BayesianTrainer")
         labels = (names["words"][:, 0] > 10).long()
         assert (names["prediction"].classes == labels).float().mean() > 0.9
         assert "320 updates" in names["opt"].status
 
-    def test_the_trainer_takes_the_steps_of_a_loop_whole_or_in_parts(
-        self, recipes: Callable[[str], dict[str, Any]]
-    ) -> None:
-        """One batch holds all data, so that their order does not count."""
-        names = recipes("(Trainer):")
+    @staticmethod
+    def trained(folder: Path, rows: int, batch: int, accumulate: int, draws: int = 1, **options: Any) -> Any:
+        """A trainer that goes through `rows` rows in their order, twice."""
+        from torch.utils.data import SequentialSampler
         from transformers import Trainer, TrainingArguments
 
         class Net(nn.Module):
@@ -235,27 +355,61 @@ class TestHuggingFace:
             def forward(self, x: Tensor, labels: Tensor) -> Any:
                 return {"loss": CASE.loss(self.net, x, labels)}
 
-        x, y = CASE.batch()
-        options: dict[str, Any] = {"max_steps": 4, "lr_scheduler_type": "constant", "max_grad_norm": 0}
+        class InOrder(TrainerMixin, Trainer):
+            def _get_train_sampler(self, data: Any = None) -> Any:
+                return SequentialSampler(self.train_dataset)
+
+        x, y = (torch.cat(parts) for parts in zip(*(CASE.batch(seed=i) for i in range(4)), strict=True))
         quiet: dict[str, Any] = {
             "use_cpu": True,
             "report_to": [],
             "save_strategy": "no",
             "disable_tqdm": True,
+            "max_grad_norm": 0,
+            "lr_scheduler_type": "constant",
         }
-        arguments = TrainingArguments("run", per_device_train_batch_size=8, **options, **quiet)
-        data = [{"x": row, "labels": label} for row, label in zip(x, y, strict=True)]
-        module = Net()
-        hand = ProximalScore(module.parameters(), 50)
-        for _ in range(4):
-            with hand.sample():
-                module(x, y)["loss"].backward()
+        arguments = TrainingArguments(
+            str(folder),
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulate,
+            num_train_epochs=2,
+            **quiet,
+            **options,
+        )
+        data = [{"x": row, "labels": label} for row, label in zip(x[:rows], y[:rows], strict=True)]
+        net = Net()
+        opt = ProximalScore(net.parameters(), 50, draws=draws)
+        trainer = InOrder(net, arguments, train_dataset=data, optimizers=(opt, None))
+        trainer.train()
+        batches = [(x[i : i + batch], y[i : i + batch]) for i in range(0, rows, batch)]
+        return trainer, batches
+
+    @pytest.mark.parametrize("draws", [1, 2])
+    def test_the_trainer_takes_the_steps_of_a_loop(self, tmp_path: Path, draws: int) -> None:
+        trainer, batches = self.trained(tmp_path, 12, 4, 1, draws)
+        model = CASE.module()
+        hand = ProximalScore(model.parameters(), 50, draws=draws)
+        for batch in [*batches, *batches]:
+            for _ in range(draws):
+                with hand.sample():
+                    CASE.loss(model, *batch).backward()
             hand.step()
             hand.zero_grad()
-        for trainer, accumulate in (("BayesianTrainer", 1), ("InPartsTrainer", 4)):
-            module = Net()
-            opt = ProximalScore(module.parameters(), 50, accumulate=accumulate)
-            names[trainer](module, arguments, train_dataset=data, optimizers=(opt, None)).train()
-            assert close(opt, hand)
-        with pytest.raises(RuntimeError, match=r"with opt\.sample\(\)"):
-            Trainer(Net(), arguments, train_dataset=data, optimizers=(opt, None)).train()
+        same_posterior(trainer.posterior(), hand, model)
+
+    def test_accumulated_batches_have_the_posterior_of_the_plain_loop(self, tmp_path: Path) -> None:
+        """Five batches in steps of two, for two epochs: the last step of an epoch has one."""
+        trainer, batches = self.trained(tmp_path, 20, 4, 2)
+        model = CASE.module()
+        hand = ProximalScore(model.parameters(), 50)
+        groups = [batches[:2], batches[2:4], batches[4:]]
+        accumulated(hand, model, [*groups, *groups])
+        assert trainer.state.global_step == 6
+        same_posterior(trainer.posterior(), hand, model)
+
+    def test_another_optimizer_is_named(self, tmp_path: Path) -> None:
+        class Bare(TrainerMixin):
+            optimizer = torch.optim.SGD(CASE.module().parameters())
+
+        with pytest.raises(TypeError, match=r"optimizers=\(opt, None\); the Trainer has SGD"):
+            Bare().posterior()

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
+from bayescore.optim.noise import generator_normal
+from bayescore.optim.recovery import decoded, write_codes
 
 
 class Convolutional(nn.Module):
@@ -141,3 +143,16 @@ def same_state(one: BayesianOptimizer, two: BayesianOptimizer) -> bool:
     a, b = one.state_dict(), two.state_dict()
     tensors = all(torch.equal(v, b["state"][k][name]) for k, s in a["state"].items() for name, v in s.items())
     return tensors and a["param_groups"] == b["param_groups"]
+
+
+def coarse_normal(out: Tensor, name: int, sign: float, rng: torch.Generator) -> None:
+    """`noise.generator_normal` on these levels, so that small tensors have the noise of large ones."""
+    generator_normal(out, name, sign, rng)
+    out.copy_(levels(out))
+
+
+def levels(noise: Tensor) -> Tensor:
+    """The 256 levels that the noise of a large tensor has (optim/recovery.py)."""
+    state = torch.ones_like(noise)
+    write_codes(state, noise)
+    return decoded(state)

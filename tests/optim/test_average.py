@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import OPTIMIZERS
+from small_networks import OPTIMIZERS, coarse_normal
 from torch import Tensor, nn
 
 from bayescore.optim import SGLD, ProximalScore
@@ -46,6 +46,8 @@ def averaged(model: Model, opt: BayesianOptimizer) -> Tensor:
 @pytest.fixture(params=[True, False], ids=["small", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayescore.optim.engine.SMALL", 10 * SIZE if request.param else 20)
+    # without an average, a large tensor's noise has levels and its numbers fewer bits
+    monkeypatch.setattr("bayescore.optim.base.generator_normal", coarse_normal)
 
 
 @pytest.mark.usefixtures("size")
@@ -56,10 +58,10 @@ def test_the_posterior_averages_and_training_goes_on_as_without(shell: str, draw
     expected = torch.zeros(SIZE)
     for t in range(1, 8):
         mean = step(model, opt, draws)
-        assert torch.equal(mean, step(other, plain, draws))
+        torch.testing.assert_close(mean, step(other, plain, draws), rtol=1e-4, atol=1e-6)
         expected += (mean - expected) / max(1.0, SHARE * t)  # (3)
         torch.testing.assert_close(averaged(model, opt), expected)
-    assert torch.equal(averaged(other, plain), mean)
+    assert torch.equal(averaged(other, plain), other.weight)
     assert not torch.equal(averaged(model, opt), mean)
 
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from small_networks import NETWORKS, OPTIMIZERS
+from small_networks import NETWORKS, OPTIMIZERS, coarse_normal
 from torch import nn
 
 from bayescore.optim import CalibratedScore, ProximalScore
@@ -27,9 +27,9 @@ def trained(shell: str, steps: int = 3, **options: object) -> tuple[nn.Module, B
     return model, opt
 
 
-def assert_same(one: nn.Module, two: nn.Module) -> None:
+def assert_same(one: nn.Module, two: nn.Module, rtol: float = 1e-5) -> None:
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(a, b, rtol=rtol, atol=rtol / 100)
 
 
 @pytest.mark.parametrize("prior", [0.1, "current"])
@@ -37,12 +37,13 @@ def assert_same(one: nn.Module, two: nn.Module) -> None:
 def test_a_tensor_in_a_bucket_takes_the_same_steps_as_alone(
     shell: str, prior: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("bayescore.optim.base.generator_normal", coarse_normal)
     together, opt = trained(shell, prior_mean=prior)
     assert len(opt._gathered(list(opt._members()))) == 1
     monkeypatch.setattr("bayescore.optim.engine.SMALL", 0)
     alone, other = trained(shell, prior_mean=prior)
     assert len(other._gathered(list(other._members()))) == len(list(alone.parameters()))
-    assert_same(together, alone)
+    assert_same(together, alone, 1e-4)  # the sds of a large tensor have 16 bits
     assert opt.status == other.status
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_networks import levels
 from torch import Tensor
 
 import bayescore
@@ -52,21 +53,27 @@ def score(x: Tensor) -> Tensor:
 
 
 class NotedStreams(Streams):
-    """Random numbers that a network of this dtype can have too, and which they were."""
+    """Random numbers that a network of this dtype can have too, and which they were.
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    With `coarse`, those that a large tensor can have.
+    """
+
+    def __init__(self, dtype: torch.dtype, coarse: bool) -> None:
         super().__init__([SEED])
-        self.rounded = dtype
+        self.rounded, self.coarse = dtype, coarse
         self.given: list[Tensor] = []
 
     def normal(self, *shape: int) -> Tensor:
-        self.given.append(super().normal(*shape).to(self.rounded).double())
+        eps = super().normal(*shape).to(self.rounded)
+        self.given.append((levels(eps) if self.coarse else eps).double())
         return self.given[-1]
 
 
-def functional_path(method: Method, dtype: torch.dtype) -> tuple[Trajectory, list[Tensor]]:
+def functional_path(
+    method: Method, dtype: torch.dtype, coarse: bool = False
+) -> tuple[Trajectory, list[Tensor]]:
     """The path of a method, and the noise (draws, DIM) of every step."""
-    streams = NotedStreams(dtype)
+    streams = NotedStreams(dtype, coarse)
     oracle = CountingOracle(ScoreFunction(score, DIM), streams)
     start = numbers(3).to(dtype).double()
     q = DiagonalGaussian(start[None], torch.full((1, DIM), SD, dtype=torch.float64).log())
@@ -214,14 +221,14 @@ def test_the_network_takes_the_steps_of_the_functional_method(
     size: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if size == "large":  # its draw is kept from the block to the step
+    if size == "large":  # its draws are added to the mean and taken back
         monkeypatch.setattr("bayescore.optim.engine.SMALL", DIM)
     if name == "advi" and data > 1:  # the one number with units: 1e-8 beside a gradient of the mean loss
         monkeypatch.setattr("bayescore.rules.advi.adam_moments", lambda *moments: adam_moments(*moments, 0.0))
     if name == "proximal" and data > 1:
         monkeypatch.setattr(proximal, "EPSILON", 0.0)
     twins = PAIRS[name]
-    expected, noise = functional_path(method_of(twins, draws), dtype)
+    expected, noise = functional_path(method_of(twins, draws), dtype, coarse=size == "large")
     assert not torch.allclose(expected[-1][0], expected[0][0], atol=1e-3)
     assert not torch.allclose(expected[-1][1], torch.full((DIM,), SD, dtype=torch.float64), rtol=1e-4)
     opt = optimizer_of(twins, draws, dtype, data, temperature)

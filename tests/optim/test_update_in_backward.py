@@ -109,6 +109,7 @@ def test_a_grad_scaler_is_refused_by_name() -> None:
 def test_a_gradient_that_is_not_finite_leaves_its_tensor_and_is_counted() -> None:
     first, second = nn.Linear(4, 6, bias=False), nn.Linear(6, 4, bias=False)
     opt = ProximalScore([*first.parameters(), *second.parameters()], 50, update_in_backward=True)
+    list(opt._members())  # puts large tensors on their grids
     before = [p.detach().clone() for p in (first.weight, second.weight)]
     with opt.sample():
         hidden = first(torch.ones(5, 4))
@@ -123,8 +124,9 @@ def test_a_gradient_that_is_not_finite_leaves_its_tensor_and_is_counted() -> Non
 
 def test_an_exception_restores_the_mean_and_the_next_step_is_the_first() -> None:
     model = NETWORKS["mlp"].module()
-    before = [p.detach().clone() for p in model.parameters()]
     opt = ProximalScore(model.parameters(), 50, update_in_backward=True)
+    list(opt._members())  # puts large tensors on their grids
+    before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(KeyError), opt.sample():
         raise KeyError("the data loader")
     assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))

@@ -93,7 +93,7 @@ def test_inputs_that_make_no_rows_are_refused(kind: str) -> None:
     with pytest.raises(ValueError, match=r"one first dimension.*0: \(6, 5\), 1: \(7, 5\)"):
         posterior.predict((ids[1:], mask))
     with pytest.raises(TypeError, match="got a dict of Tensor, list"):
-        posterior.predict({"input_ids": ids, "attention_mask": mask.tolist()})
+        posterior.predict({"input_ids": ids, "attention_mask": ["a mask"]})
     for nothing in ((), {}, None):
         with pytest.raises(TypeError, match="must be a tensor, a tuple of tensors, or a mapping"):
             posterior.predict(nothing)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         all_of,
         below,
         judge_interval,
+        medians,
         mostly,
         ratio_within,
     )
@@ -101,6 +102,7 @@ __all__ = [
     "looks",
     "mean_interval",
     "median_interval",
+    "medians",
     "mostly",
     "paired_t",
     "panels",
@@ -152,6 +154,7 @@ _HOMES = {
     "looks": "bayescore.plotting.style",
     "mean_interval": "bayescore_lab.engine.statistics",
     "median_interval": "bayescore_lab.engine.statistics",
+    "medians": "bayescore_lab.engine.verdicts",
     "mostly": "bayescore_lab.engine.verdicts",
     "paired_t": "bayescore_lab.engine.statistics",
     "panels": "bayescore_lab.engine.figures",

@@ -112,11 +112,17 @@ class PaperValue:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper and the rule that judges it from the records."""
+    """A sentence of the paper and the rule that judges it from the records.
+
+    `paper` is the number that the paper gives for it, as a reader would write it into a cell; most
+    sentences have none. `ours` puts our number beside it where the rule's own words would not.
+    """
 
     text: str
     location: str
     rule: Criterion
+    paper: str = ""
+    ours: Callable[[Records], str] | None = None
 
 
 @dataclass(frozen=True)

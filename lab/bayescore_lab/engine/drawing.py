@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def draw(plan: Plan, out: Path) -> Drawn:
     prepare_folder(folder)
     with _blaming(store.path):
         tables = plan.experiment.tables(records)
-        judgements = [(claim, claim.rule.judge(records)) for claim in plan.experiment.claims]
+        judgements = [(claim, _judged(claim, records)) for claim in plan.experiment.claims]
     files: dict[str, str | bytes] = {}
     for table in tables:
         files[f"{table.stem}.csv"] = table.csv()
@@ -84,7 +84,8 @@ def draw(plan: Plan, out: Path) -> Drawn:
         files["traces.json"] = _traces(plan, records)
     summary = _facts(plan, records, everything, store.corrupt) | {
         "claims": [
-            {"text": claim.text, "location": claim.location, "rule": claim.rule.words} | vars(judgement)
+            {"text": claim.text, "location": claim.location, "rule": claim.rule.words, "paper": claim.paper}
+            | vars(judgement)
             for claim, judgement in judgements
         ],
         "paper": [vars(value) for value in plan.experiment.paper],
@@ -102,6 +103,11 @@ def draw(plan: Plan, out: Path) -> Drawn:
     for name in before - files.keys():
         (folder / name).unlink(missing_ok=True)
     return Drawn(folder, records, tables, judgements, list(files))
+
+
+def _judged(claim: Claim, records: Records) -> Judgement:
+    found = claim.rule.judge(records)
+    return replace(found, ours=claim.ours(records)) if claim.ours and found.verdict else found
 
 
 def write_file(path: Path, content: str | bytes) -> None:

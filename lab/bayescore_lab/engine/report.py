@@ -1,4 +1,7 @@
-"""The report: one self-contained page of HTML.
+"""The report: one self-contained page of HTML, without a script.
+
+Its first screen is one table: place in the paper, claim, the paper's number, ours, verdict. Behind each row,
+and behind each experiment further down, the rest is folded; radio buttons above the table choose a verdict.
 
 It is built from the committed artefacts alone (`summary.json` and the figures beside it), never from records,
 and nothing is computed again. Of an experiment drawn with several profiles, `paper` is shown, else the one
@@ -37,6 +40,7 @@ _VERDICTS = {
     None: ("–", "none"),
 }
 _NO_VERDICT = "no verdict"
+_OURS = "not in the paper"  # the place of a claim that is ours
 
 Summary = Mapping[str, Any]
 
@@ -52,7 +56,8 @@ _SUMMARY = {
     "versions": [dict],
     "machine": [dict],
     "claims": [
-        {"text": str, "location": str, "rule": str, "sentence": str, "verdict": OneOf(*_VERDICTS)},
+        {"text": str, "location": str, "rule": str, "sentence": str, "paper": str, "ours": str}
+        | {"verdict": OneOf(*_VERDICTS)},
     ],
     "paper": [{"arm": str, "metric": str, "value": float, "location": str}],
     "tables": [{"title": str, "note": str, "columns": [str], "cells": [[str]]}],
@@ -92,7 +97,7 @@ def read_summaries(out: Path) -> tuple[list[tuple[Path, Summary]], list[str]]:
         rival = best.get(summary["experiment"])
         if rival is None or _rank(summary) > _rank(rival[1]):
             best[summary["experiment"]] = (file.parent, summary)
-    chosen = sorted(best.values(), key=lambda pair: (_natural(pair[1]["location"]), pair[1]["experiment"]))
+    chosen = sorted(best.values(), key=lambda pair: (_place(pair[1]["location"]), pair[1]["experiment"]))
     return chosen, refused
 
 
@@ -118,19 +123,19 @@ def _printable(text: str | Path) -> str:
     return str(text).encode(errors="replace").decode()
 
 
+def _place(location: str) -> tuple[bool, bool, list[tuple[float, str]]]:
+    """Sorts by the paper's sections, the appendix after them, and what is not in the paper last."""
+    section = re.search(r"Sec\. ([\d.]+)", location)
+    return location == _OURS, section is None, _natural(section[1] if section else location)
+
+
 def _natural(text: str) -> list[tuple[float, str]]:
     """Sorts "Fig. 2" before "Fig. 10"."""
     return [(float(part) if part.isdecimal() else -1.0, part) for part in re.split(r"(\d+)", text)]
 
 
 def _page(summaries: Sequence[tuple[Path, Summary]], refused: Sequence[str]) -> str:
-    claims = [claim for _, summary in summaries for claim in summary["claims"]]
-    counts = Counter(claim["verdict"] for claim in claims)
-    tally = "".join(
-        f"<li>{_verdict(verdict)}: {counts[verdict]}</li>"
-        for verdict in _VERDICTS
-        if verdict is not None or counts[verdict]
-    )
+    counts = Counter(claim["verdict"] for _, summary in summaries for claim in summary["claims"])
     contents = "".join(
         f'<li><a href="#{escape(s["experiment"])}">{escape(s["title"])}</a></li>' for _, s in summaries
     )
@@ -148,16 +153,15 @@ def _page(summaries: Sequence[tuple[Path, Summary]], refused: Sequence[str]) -> 
 <body>
 <header>
 <h1>What was reproduced</h1>
-<p>The claims of M. Kim, <em>Large-scale Score-based Variational Posterior Inference for Bayesian Deep
-Neural Networks</em>, arXiv 2602.05873 (2026). Each verdict is computed from the runs below, by the rule
-beside it.</p>
-<p class="soft">{counted(len(summaries), "experiment")}, {counted(runs, "run")}, {time} of computing on
-one thread.</p>
+<p class="soft">The claims of M. Kim, <em>Large-scale Score-based Variational Posterior Inference for
+Bayesian Deep Neural Networks</em>, arXiv 2602.05873 (2026), judged by rules on {
+        counted(runs, "recorded run")
+    } of {counted(len(summaries), "experiment")} ({time} on one thread). Open a row for its rule, intervals
+and runs.</p>
 </header>
 <main>
 <h2 id="claims">Claims and verdicts</h2>
-<ul class="tally">{tally}</ul>
-{"".join(_claims_of(summary) for _, summary in summaries)}
+{_claims(summaries, counts)}
 <nav aria-label="Experiments"><h2>Experiments</h2><ul>{contents}</ul></nav>
 {"".join(_section(folder, summary) for folder, summary in summaries)}{
         f"<h2>Left out</h2><ul>{left_out}</ul>" if left_out else ""
@@ -168,43 +172,74 @@ one thread.</p>
 """
 
 
-def _claims_of(summary: Summary) -> str:
-    if not summary["claims"]:
-        return ""
-    name, seeds = escape(summary["experiment"]), escape(counted(summary["seeds"], "seed"))
-    head = f'<h3><a href="#{name}">{escape(summary["title"])}</a></h3>'
-    scope = (
-        f'<p class="soft">{escape(summary["location"])}; profile {escape(summary["profile"])}, {seeds}</p>'
+def _claims(summaries: Sequence[tuple[Path, Summary]], counts: Mapping[str | None, int]) -> str:
+    """The table of the first screen, with its filter."""
+    pairs = [(summary, claim) for _, summary in summaries for claim in summary["claims"]]
+    if not pairs:
+        return '<p class="soft">No experiment that was drawn makes a claim.</p>'
+    pairs.sort(key=lambda pair: _place(pair[1]["location"]))
+    choices = [("all", "all", sum(counts.values()))]
+    choices += [(kind, verdict or _NO_VERDICT, counts[verdict]) for verdict, (_, kind) in _VERDICTS.items()]
+    filters = "".join(
+        f'<input type="radio" name="verdict" id="show-{kind}"{" checked" if kind == "all" else ""}>'
+        f'<label for="show-{kind}">{_mark(kind)}{escape(words)} <b>{count}</b></label>'
+        for kind, words, count in choices
+        if count or kind == "all"
     )
-    return f'<div class="group">{head}{scope}{"".join(map(_claim, summary["claims"]))}</div>'
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("place", *_CELLS, "verdict"))
+    rows = "".join(_row(summary, claim) for summary, claim in pairs)
+    return (
+        f'<div class="filter" role="group" aria-label="Show only one verdict">{filters}'
+        f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
 
 
-def _claim(claim: Mapping[str, Any]) -> str:
-    return f"""<article class="claim {_VERDICTS[claim["verdict"]][1]}">
-{_verdict(claim["verdict"])}
-<p>{escape(claim["text"])} <span class="soft">({escape(claim["location"])})</span></p>
-<p>{escape(claim["sentence"])}</p>
+#: the cells of a claim between its place and its verdict, as a phone names them
+_CELLS = ("claim", "paper", "ours")
+
+
+def _row(summary: Summary, claim: Mapping[str, Any]) -> str:
+    name, place = escape(summary["experiment"]), escape(claim["location"])
+    scope = escape(f"profile {summary['profile']}, {counted(summary['seeds'], 'seed')}")
+    paper = escape(claim["paper"]) or '<span class="soft">no number</span>'
+    kind = _VERDICTS[claim["verdict"]][1]
+    # a click on the claim ticks a box and shows the row after it
+    return f"""<tr class="{kind}">
+<td class="place">{place}</td>
+<td><label class="fold"><input type="checkbox">{escape(claim["text"])}</label></td>
+<td data-name="paper">{paper}</td>
+<td data-name="ours">{escape(claim["ours"]) or "–"}</td>
+<td>{_verdict(claim["verdict"])}</td>
+</tr>
+<tr class="{kind} folded"><td colspan="5"><p>{escape(claim["sentence"])}</p>
 <p class="soft">Rule: {escape(claim["rule"])}</p>
-</article>"""
+<p class="soft">Runs: <a href="#{name}">{escape(summary["title"])}</a>, {scope}</p></td></tr>"""
+
+
+def _mark(kind: str) -> str:
+    shapes = {kind: shape for shape, kind in _VERDICTS.values()}
+    return f'<span class="{kind}" aria-hidden="true">{shapes[kind]}</span> ' if kind in shapes else ""
 
 
 def _verdict(verdict: str | None) -> str:
-    shape, kind = _VERDICTS[verdict]  # type: ignore[index]
-    mark = f'<span aria-hidden="true">{shape}</span>'
-    return f'<span class="verdict {kind}">{mark} {escape(verdict or _NO_VERDICT)}</span>'
+    kind = _VERDICTS[verdict][1]  # type: ignore[index]
+    return f'<span class="verdict {kind}">{_mark(kind)}{escape(verdict or _NO_VERDICT)}</span>'
 
 
 def _section(folder: Path, summary: Summary) -> str:
     figures = "".join(_figure(folder, figure) for figure in summary["figures"])
-    tables = "".join(map(_table, summary["tables"]))
+    tables = "".join(map(_table, summary["tables"])) + _paper_values(summary["paper"])
     return f"""<section class="experiment" id="{escape(summary["experiment"])}">
 <h2>{escape(summary["title"])}</h2>
 <p>{escape(summary["shows"])}</p>
 <p class="soft">Paper: {escape(summary["location"])}</p>
-{figures}{tables}{_paper_values(summary["paper"])}
-<h3>How it was run</h3>
-{_facts(summary)}
+<div class="thumbnails">{figures}</div>
+{tables}{_folded("How it was run", _facts(summary))}
 </section>"""
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details><summary><h3>{escape(title)}</h3></summary>{content}</details>"
 
 
 def _figure(folder: Path, figure: Mapping[str, str]) -> str:
@@ -219,7 +254,9 @@ def _figure(folder: Path, figure: Mapping[str, str]) -> str:
         _log.warning("%s", sentence)
         return f'<p class="soft">{escape(sentence)}</p><p class="soft">{words}</p>'
     source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    image = f'<div class="wide" tabindex="0"><img src="{source}" alt="{words}"></div>'
+    # a click on the picture ticks a box and makes it as wide as the page
+    box = f'<input type="checkbox" aria-label="Enlarge: {words}">'
+    image = f'<label>{box}<img src="{source}" alt="{words}"></label>'
     return f"<figure>{image}<figcaption>{words}</figcaption></figure>"
 
 
@@ -233,7 +270,7 @@ def _read_figure(folder: Path, name: str) -> tuple[bytes, str]:
 
 def _table(table: Mapping[str, Any]) -> str:
     note = f'<p class="soft">{escape(table["note"])}</p>' if table["note"] else ""
-    return f"<h3>{escape(table['title'])}</h3>{_grid(table['title'], table['columns'], table['cells'])}{note}"
+    return _folded(table["title"], _grid(table["title"], table["columns"], table["cells"]) + note)
 
 
 def _grid(name: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -250,8 +287,8 @@ def _paper_values(values: Sequence[Mapping[str, Any]]) -> str:
     if not values:
         return ""
     rows = [[v["arm"], v["metric"].replace("_", " "), number(v["value"]), v["location"]] for v in values]
-    return (
-        f"<h3>What the paper prints</h3>{_grid('Paper values', ['arm', 'quantity', 'value', 'where'], rows)}"
+    return _folded(
+        "What the paper prints", _grid("Paper values", ["arm", "quantity", "value", "where"], rows)
     )
 
 
@@ -302,22 +339,48 @@ p { margin: 0.4rem 0; }
 a { color: var(--link); }
 code, pre { font: 0.86em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .soft { color: var(--soft); font-size: 0.9rem; }
-.tally { display: flex; flex-wrap: wrap; gap: 0.5rem 1.5rem; margin: 1rem 0; padding: 0; list-style: none; }
 .verdict { font-weight: 650; white-space: nowrap; }
 .yes { color: var(--yes); } .part { color: var(--part); } .no { color: var(--no); }
 .none { color: var(--none); }
-.claim { border-left: 4px solid currentColor; background: var(--card); border-radius: 0 6px 6px 0;
-  margin: 0.75rem 0; padding: 0.6rem 0.9rem; break-inside: avoid; }
-.claim > * { color: var(--ink); }
-.claim > .verdict { color: inherit; }
-.claim > .soft { color: var(--soft); }
-.group > h3 { margin-bottom: 0.3rem; }
+.filter { margin: 1rem 0; }
+.filter > input { position: absolute; opacity: 0; }
+.filter > label { display: inline-block; margin: 0 0.4rem 0.6rem 0; padding: 0.2rem 0.7rem; cursor: pointer;
+  border: 1px solid var(--line); border-radius: 1rem; font-size: 0.9rem; }
+.filter > input:checked + label { background: var(--card); border-color: var(--ink); }
+.filter > input:focus-visible + label { outline: 2px solid var(--link); }
+.claims td, .claims th { white-space: normal; }
+.claims tbody tr > td { color: var(--ink); }
+.claims td:first-child { box-shadow: inset 4px 0 0 currentColor; }
+.claims tbody tr.yes > td:first-child { box-shadow: inset 4px 0 0 var(--yes); }
+.claims tbody tr.part > td:first-child { box-shadow: inset 4px 0 0 var(--part); }
+.claims tbody tr.no > td:first-child { box-shadow: inset 4px 0 0 var(--no); }
+.claims .place, .claims td:nth-child(3) { width: 9rem; } .claims td:nth-child(4) { width: 11rem; }
+summary { cursor: pointer; }
+summary h3 { display: inline; }
+section details { margin: 0.7rem 0; }
+#show-yes:checked ~ table tbody tr:not(.yes), #show-part:checked ~ table tbody tr:not(.part),
+#show-no:checked ~ table tbody tr:not(.no), #show-none:checked ~ table tbody tr:not(.none) {
+  display: none !important; }
 section.experiment { border-top: 1px solid var(--line); margin-top: 2.5rem; }
-figure { margin: 1rem 0; break-inside: avoid; }
-figure .wide { background: #ffffff; }
-figure img { display: block; width: 100%; min-width: 34rem; max-width: 56rem; height: auto; margin: 0 auto;
-  padding: 0.5rem; }
-figcaption { color: var(--soft); font-size: 0.9rem; margin-top: 0.3rem; }
+.thumbnails { display: flex; flex-wrap: wrap; gap: 1rem; margin: 0.8rem 0; }
+figure { margin: 0; flex: 0 1 17rem; break-inside: avoid; }
+figure:has(input:checked) { flex-basis: 100%; }
+figure label { display: block; cursor: zoom-in; background: #ffffff; border: 1px solid var(--line);
+  border-radius: 6px; }
+figure:has(input:checked) label { cursor: zoom-out; }
+figure input, .fold input { position: absolute; opacity: 0; }
+.fold { cursor: pointer; }
+.fold::before { content: "\\25B8\\00A0"; }
+.fold:has(input:checked)::before { content: "\\25BE\\00A0"; }
+.fold:has(input:focus-visible) { outline: 2px solid var(--link); }
+.folded, tr:not(:has(input:checked)) + .folded { display: none; }
+tr:has(input:checked) + .folded { display: table-row; }
+tr:has(input:checked) > td { border-bottom: 0; }
+figure:has(input:focus-visible) label { outline: 2px solid var(--link); }
+figure img { display: block; width: 100%; height: auto; padding: 0.5rem; }
+figcaption { color: var(--soft); font-size: 0.8rem; margin-top: 0.3rem; }
+figure:not(:has(input:checked)) figcaption { display: -webkit-box; overflow: hidden; -webkit-line-clamp: 2;
+  -webkit-box-orient: vertical; }
 .wide { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; margin: 0.5rem 0; }
 .wide:focus-visible { outline: 2px solid var(--link); }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
@@ -330,13 +393,27 @@ dl { display: grid; grid-template-columns: minmax(6rem, max-content) minmax(0, 1
 dt { color: var(--soft); } dd { margin: 0; }
 nav ul { columns: 18rem; padding-left: 1.1rem; margin: 0.5rem 0; }
 nav li { break-inside: avoid; }
+@media (max-width: 45rem) {
+  .claims thead { position: absolute; left: -999rem; }
+  .claims tr, .claims td { display: block; width: auto; border: 0; padding: 0.1rem 0; }
+  .claims tbody tr { border: 1px solid var(--line); border-left: 4px solid currentColor; border-radius: 6px;
+    padding: 0.5rem 0.8rem; margin: 0.6rem 0; }
+  .claims tr:has(input:checked) + .folded { display: block; }
+  .claims tbody td:first-child { box-shadow: none !important; color: var(--soft); }
+  .claims td[data-name]::before { content: attr(data-name) ": "; color: var(--soft); }
+  .claims td:nth-child(n) { width: auto; }
+}
 @media print {
   :root { --ink: #000; --soft: #333; --page: #fff; --card: #fff; --line: #999; --link: #000;
     --yes: #000; --part: #000; --no: #000; --none: #000; }
   html { font-size: 10pt; }
   body { max-width: none; padding: 0; }
   .wide { overflow: visible; border: 0; }
-  figure img { min-width: 0; }
+  .filter > input, .filter > label { display: none; }
+  .claims tbody tr { break-inside: avoid; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+  figure, figure:has(input:checked) { flex: 0 1 48%; }
+  figure:not(:has(input:checked)) figcaption { display: block; }
   th, td { white-space: normal; padding: 0.2rem 0.4rem; }
   table { font-size: 0.85rem; }
   h2, h3 { break-after: avoid; }

@@ -42,6 +42,7 @@ __all__ = [
     "all_of",
     "below",
     "judge_interval",
+    "medians",
     "mostly",
     "ratio_within",
 ]
@@ -55,11 +56,18 @@ NOT_REPRODUCED: Verdict = "not reproduced here"
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict (None if data are missing), a sentence with its numbers, and the numbers themselves."""
+    """A verdict, None if data are missing.
+
+    Arguments:
+        sentence: what was found, in full.
+        numbers: the same for programs.
+        ours: what was found in a few words, for a cell of a table beside the paper's number.
+    """
 
     verdict: Verdict | None
     sentence: str
     numbers: dict[str, Any] = field(default_factory=dict)
+    ours: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,10 @@ def all_of(*rules: Criterion) -> Criterion:
         numbers = {str(i): part.numbers for i, part in enumerate(parts, 1)}
         if None in verdicts:
             return Judgement(None, sentence, numbers)
-        return Judgement(parts[0].verdict if len(verdicts) == 1 else PARTLY, sentence, numbers)
+        held = sum(part.verdict == REPRODUCED for part in parts)
+        few = len(parts) <= 2 and all(part.ours for part in parts)
+        ours = "; ".join(part.ours for part in parts) if few else f"{held} of {len(parts)} comparisons hold"
+        return Judgement(parts[0].verdict if len(verdicts) == 1 else PARTLY, sentence, numbers, ours)
 
     return Criterion(words, judge)
 
@@ -137,7 +148,7 @@ def below(metric: Metric, arm: str, than: str, *, name: str = "", level: float =
         # an interval that ends at 0 excludes nothing
         verdict = REPRODUCED if interval.high < 0 else NOT_REPRODUCED if interval.low > 0 else PARTLY
         numbers = {**vars(interval), "wins": wins, "p_paired_t": t.p, "p_wilcoxon": w.p}
-        return Judgement(verdict, sentence, numbers)
+        return Judgement(verdict, sentence, numbers, f"lower on {wins} of {len(change)}")
 
     return Criterion(words, judge)
 
@@ -169,7 +180,8 @@ def ratio_within(
             return _neither(len(ours))
         interval = median_interval(_ratios(ours[defined], theirs[defined]), level)
         sentence = f"Median ratio {_show(interval)} over {interval.n} pairs."
-        return Judgement(judge_interval(interval, low, high), sentence, dict(vars(interval)))
+        ours_shown = f"{interval_text(interval, 3)} times"
+        return Judgement(judge_interval(interval, low, high), sentence, dict(vars(interval)), ours_shown)
 
     return Criterion(words, judge)
 
@@ -200,7 +212,7 @@ def agrees(
         interval = _INTERVALS[centre](records.arms[arm].values(metric, math.inf), level)
         sentence = f"{centre.capitalize()} {_show(interval)} over {interval.n}, the paper has {value:g}."
         numbers = {**vars(interval), "paper": value}
-        return Judgement(judge_interval(interval, low, high), sentence, numbers)
+        return Judgement(judge_interval(interval, low, high), sentence, numbers, interval_text(interval, 3))
 
     return Criterion(words, judge)
 
@@ -221,9 +233,21 @@ def mostly(
         hits = sum(bool(holds(record)) for record in chosen)
         interval = fraction_interval(hits, len(chosen), level)
         sentence = f"In {hits} of {len(chosen)} runs of {arm} {what}: fraction {_show(interval)}."
-        return Judgement(judge_interval(interval, at_least, 1.0), sentence, dict(vars(interval)))
+        verdict = judge_interval(interval, at_least, 1.0)
+        return Judgement(verdict, sentence, dict(vars(interval)), f"{hits} of {len(chosen)} runs")
 
     return Criterion(words, judge)
+
+
+def medians(metric: Metric, *arms: str) -> Callable[[Records], str]:
+    """The medians of a metric over the seeds of some arms, in words that stand beside the paper's."""
+
+    def show(records: Records) -> str:
+        values = [records.arms[arm].values(metric, math.inf) for arm in arms if arm in records.arms]
+        first, *rest = [number(float(np.median(value)), 3) for value in values]
+        return f"{first} against {', '.join(rest)}"
+
+    return show
 
 
 def _ratios(ours: Floats, theirs: Floats) -> Floats:

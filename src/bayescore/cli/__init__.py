@@ -1,4 +1,5 @@
-"""The command `bayescore`: fit a target, train a network, forecast, predict, list names, cite; run the lab.
+"""The command `bayescore`: fit a target, train a network, forecast, predict, list names, check the machine,
+cite; run the lab.
 
 A user's mistake is one sentence on standard error and exit code 2, never a traceback. The help, `list`,
 `cite` and the shell completion import neither torch nor the lab: a command imports them when it runs.
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bayescore.cli.doctor import doctor_command
 from bayescore.cli.fit import fit_command
 from bayescore.cli.forecast import forecast_command
 from bayescore.cli.listing import cite, show_list
@@ -84,6 +86,7 @@ app.command("train")(train_command)
 app.command("forecast")(forecast_command)
 app.command("predict")(predict_command)
 app.command("list")(show_list)
+app.command("doctor")(doctor_command)
 app.command()(cite)
 for _name, (_line, _) in _LAB.items():
     app.command(_name, help=_line)(_not_loaded)

@@ -28,6 +28,7 @@ Row = dict[str, str | int | float]
 PREDICTORS: dict[str, str] = {
     "forecast": "bayescore.cli.forecast:predict_rows",
     "images": "bayescore.finetune.images:predict_new",
+    "table": "bayescore.tables.training:predict_new",
     "text": "bayescore.finetune.texts:predict_new",
 }
 MOST = 10**6  # draws

@@ -1,4 +1,4 @@
-"""`bayescore train`: fine-tune a Bayesian network on pictures or texts, and measure its probabilities.
+"""`bayescore train`: a Bayesian network for pictures, texts or a table, and the measure of its probabilities.
 
 What needs torch is imported when the command runs, so that its help and its completion do not wait for it.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +23,7 @@ from bayescore.cli.terminal import UserError, console, errors_as_sentences, warn
 
 if TYPE_CHECKING:
     from bayescore.finetune import FineTuning, TrainedModel
+    from bayescore.tables import TrainedTable
 
 __all__ = ["parse_options", "train_command"]
 
@@ -33,7 +33,8 @@ METHODS = [
     "proximal", "calibrated", "descent", "advi", "bam", "published-bam", "sgld", "plain", "dropout",
     "weight-dropout", "swag", "laplace", "ensemble", "last-layer",
 ]  # fmt: skip
-KINDS = ["images", "text"]
+KINDS = ["images", "text", "table"]
+TASKS = ["classes", "values"]
 GREY = {"mnist": 28, "digits": 8}  # sets of small grey pictures, and their sides
 MOST = 10**9  # epochs, rows of a batch, draws
 WIDEST = 10**6  # units of a layer
@@ -47,6 +48,14 @@ HEADINGS = {
     "all_class_ece": "ECE, all classes, %",
     "all_class_ece_floor": "  of a calibrated network, %",
     "mce": "MCE",
+    "rmse": "RMSE",
+    "mae": "mean absolute error",
+    "crps": "CRPS",
+    "coverage_50": "values in 50 % intervals",
+    "width_50": "  width of these",
+    "coverage_90": "values in 90 % intervals",
+    "width_90": "  width of these",
+    "pit_distance": "distance of the PIT from uniform",
     "auroc_entropy": "AUROC of --outside, entropy",
     "auroc_mutual_information": "AUROC of --outside, mutual information",
 }
@@ -58,12 +67,14 @@ class _Request:
 
     data: str
     kind: str
+    target: str | None
+    task: str | None
     net: str | None
     weights: str | None
     size: int | None
     length: int
     fraction: float | None
-    hidden: list[int]
+    hidden: list[int] | None
     freeze: int
     adapters: int
     augment: bool
@@ -75,7 +86,7 @@ def train_command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A folder of class folders, a CSV of paths or texts with labels, or a name: "
+            help="A folder of class folders, a CSV of paths or texts with labels, a CSV table, or a name: "
             f"{', '.join(DATA_SETS)}.",
             autocompletion=lambda: DATA_SETS,
         ),
@@ -83,6 +94,15 @@ def train_command(
     kind: Annotated[
         str | None,
         typer.Option(help=f"{' or '.join(KINDS)}; found out if left out.", autocompletion=lambda: KINDS),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The column of a table to predict; the others are learned from.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What the target is: classes or values; found out if left out.", autocompletion=lambda: TASKS
+        ),
     ] = None,
     net: Annotated[
         str | None,
@@ -98,12 +118,16 @@ def train_command(
     method: Annotated[
         str, typer.Option(help=f"{', '.join(METHODS)}.", autocompletion=lambda: METHODS)
     ] = "proximal",
-    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 20,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the data: 20, or of a table about 600 steps, if left out."),
+    ] = None,
     patience: Annotated[
         int | None, typer.Option(help="Stop after so many epochs without improvement on validation.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Rows per step: 16, or 128 for the network mlp, if left out.")
+        int | None,
+        typer.Option(help="Rows per step: 16, 128 for the network mlp, a twentieth of a table, if left out."),
     ] = None,
     body_lr: Annotated[float | None, typer.Option(help="Learning rate of the body.")] = None,
     head_lr: Annotated[float | None, typer.Option(help="Learning rate of the new head.")] = None,
@@ -119,7 +143,10 @@ def train_command(
         typer.Option(help="Side of the network's pictures: 224, or that of the data, if left out."),
     ] = None,
     length: Annotated[int, typer.Option(help="Most tokens of a text.")] = 128,
-    hidden: Annotated[str, typer.Option(help="Widths of the hidden layers of mlp.")] = "1000,1000,1000",
+    hidden: Annotated[
+        str | None,
+        typer.Option(help="Widths of the hidden layers: 1000,1000,1000 of mlp, 64,64 of a table."),
+    ] = None,
     freeze: Annotated[
         int, typer.Option(help="Stages, from the first, that are frozen, and what they make kept.")
     ] = 0,
@@ -151,7 +178,9 @@ def train_command(
     output: Annotated[
         Path | None, typer.Option(help="The folder of the model, for `bayescore predict`.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="A reliability diagram (.png, .pdf or .svg).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="A picture of the calibration (.png, .pdf or .svg).")
+    ] = None,
     sheet: Annotated[
         Path | None, typer.Option(help="The most and least certain test pictures (.png, .pdf or .svg).")
     ] = None,
@@ -161,7 +190,8 @@ def train_command(
     tensorboard: Annotated[Path | None, typer.Option(help="A folder for TensorBoard's scalars.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show problems only.")] = False,
 ) -> None:
-    """Fine-tune a network on pictures or texts, Bayesian or plain, and measure it on test data."""
+    """Train a network on pictures, texts or a table, Bayesian or plain, and measure it on test data."""
+    from bayescore.cli.card import calibration_figure, write_card
     from bayescore.cli.files import check_folder, check_plot, check_weights, report_written, write_figure
 
     with warnings_as_sentences():
@@ -173,18 +203,17 @@ def train_command(
             if fraction is not None and not 0 < fraction < 1:
                 raise ValueError(f"--fraction must lie strictly between 0 and 1; got {fraction:g}")
             counts = {"--epochs": epochs, "--draws": draws, "--length": length, "--accumulate": accumulate}
-            counts |= {} if patience is None else {"--patience": patience}
-            counts |= {} if batch_size is None else {"--batch-size": batch_size}
-            counts |= {} if size is None else {"--size": size}
+            counts |= {"--patience": patience, "--batch-size": batch_size, "--size": size}
             for option, count in counts.items():
-                check_count(option, count, most=MOST)
+                if count is not None:
+                    check_count(option, count, most=MOST)
             for option, count in {"--freeze": freeze, "--adapters": adapters}.items():
                 check_count(option, count, 0, most=MOST)
             if not -(2**63) <= seed < 2**63:
                 raise ValueError(f"--seed must be a whole number from -2^63 to 2^63 - 1; got {seed}")
             request = _Request(
-                data, kind or _kind(data), net, weights, size, length, fraction, _widths(hidden), freeze,
-                adapters, augment, problems, outside,
+                data, kind or _kind(data, target), target, task, net, weights, size, length, fraction,
+                None if hidden is None else _widths(hidden), freeze, adapters, augment, problems, outside,
             )  # fmt: skip
             options = parse_options(settings or [])
         if output is not None:
@@ -197,39 +226,55 @@ def train_command(
             if picture is not None:
                 check_plot(picture, option)
         if sheet is not None and request.kind != "images":
-            raise UserError("--sheet shows pictures, and the data are texts; leave it out")
+            raise UserError(f"--sheet shows pictures, and the data are of the kind {request.kind}")
         with errors_as_sentences():
-            chosen = bs.finetune.FineTuning(
-                method,
-                epochs=epochs,
-                batch_size=batch_size or (128 if _net(request) == "mlp" else 16),
-                body_lr=body_lr,
-                head_lr=head_lr,
-                pretrained=request.kind == "text" or weights is not None,
-                batchnorm=batchnorm,
-                patience=patience,
-                draws=draws,
-                seed=seed,
-                accumulate=accumulate,
-                autocast=bf16,
-                options=options,
+            _check_options(request, {"--body-lr": body_lr, "--bf16": bf16, "--accumulate": accumulate > 1})
+            chosen: Any = (
+                bs.tables.RowSettings(
+                    method,
+                    hidden=request.hidden or [64, 64],
+                    lr=head_lr,
+                    epochs=epochs,
+                    batch_size=batch_size,
+                    patience=patience,
+                    seed=seed,
+                    options=options,
+                )
+                if request.kind == "table"
+                else bs.finetune.FineTuning(
+                    method,
+                    epochs=epochs or 20,
+                    batch_size=batch_size or (128 if _net(request) == "mlp" else 16),
+                    body_lr=body_lr,
+                    head_lr=head_lr,
+                    pretrained=request.kind == "text" or weights is not None,
+                    batchnorm=batchnorm,
+                    patience=patience,
+                    draws=draws,
+                    seed=seed,
+                    accumulate=accumulate,
+                    autocast=bf16,
+                    options=options,
+                )
             )
-            parts, train = _prepared(request, seed)
+            parts, train = _prepared(request, seed, draws)
         if not quiet:
-            what = "pictures" if request.kind == "images" else "texts"
+            what = {"images": "pictures", "text": "texts", "table": "rows"}[request.kind]
+            count = len(parts.train.classes)
+            kinds = f"{count} classes" if count else "values"
             console().print(
                 f"{len(parts.train):,} {what} to learn from, {len(parts.validation):,} to choose by, "
-                f"{len(parts.test):,} to test on; {len(parts.train.classes)} classes",
+                f"{len(parts.test):,} to test on; {kinds}",
                 highlight=False,
             )
             if checkpoint is not None and checkpoint.exists():
                 console().print(f"continuing from {checkpoint}", highlight=False, markup=False)
-        with errors_as_sentences(), _scalars(tensorboard) as log:
+        with errors_as_sentences():
             found = train(
                 chosen,
                 checkpoint=checkpoint,
                 checkpoint_minutes=checkpoint_minutes,
-                on_epoch=log,
+                callbacks=None if tensorboard is None else bs.nn.TensorBoard(tensorboard),
                 progress=False if quiet else None,
             )
         if not quiet:
@@ -237,19 +282,20 @@ def train_command(
         with errors_as_sentences():
             if output is not None:
                 found.save(output)
+                sizes = {name: len(getattr(parts, name)) for name in ("train", "validation", "test")}
+                write_card(output, found, data, sizes, HEADINGS)
             if plot is not None:
-                arms = {method: (found.prediction.probs, found.y)}
-                write_figure(bs.plotting.plot_reliability(arms), plot)
+                write_figure(calibration_figure(found), plot)
             if sheet is not None:
-                pictures, classes = found.test.pixels, found.description.outputs
+                pictures, classes = parts.test.pixels, found.description.outputs
                 drawn = bs.plotting.plot_contact_sheet(pictures, found.prediction, classes, found.y)
                 write_figure(drawn, sheet)
         if not quiet:
             report_written(output, plot, sheet)
 
 
-def _kind(data: str) -> str:
-    """The kind of the data: pictures, unless they are a table with a column of texts."""
+def _kind(data: str, target: str | None) -> str:
+    """The kind of the data: pictures, unless they are a CSV with a column of texts, or any other."""
     from bayescore.data.label_tables import table_kind
 
     if data in DATA_SETS:
@@ -259,13 +305,35 @@ def _kind(data: str) -> str:
         return "images"
     if not place.exists():
         raise unknown_name("folder, file or data set", data, DATA_SETS)
-    found = table_kind(place) if place.suffix.lower() == ".csv" else None
-    if found is None:
+    if place.suffix.lower() != ".csv":
         raise ValueError(
-            f"{data} is neither a folder of class folders nor a .csv with a column of paths ('path') or of "
-            "texts ('text') and one of labels ('label')"
+            f"{data} is neither a folder of class folders nor a .csv: a table, or one with a column of paths "
+            "('path') or of texts ('text') and one of labels ('label')"
         )
-    return found
+    return "table" if target is not None else table_kind(place) or "table"
+
+
+def _check_options(request: _Request, others: dict[str, Any]) -> None:
+    """Refuse what a kind of data has no use for, and a table without a target."""
+    if request.kind != "table":
+        if request.target is not None or request.task is not None:
+            raise ValueError("--target and --task name what is predicted in a table; leave them out")
+        return
+    if request.target is None:
+        from bayescore.data.label_tables import csv_rows
+
+        columns = ", ".join(csv_rows(Path(request.data))[0])
+        raise ValueError(f"name the column to predict with --target; the columns are {columns[:200]}")
+    unused = {
+        "--net": request.net, "--weights": request.weights, "--size": request.size,
+        "--fraction": request.fraction, "--freeze": request.freeze, "--adapters": request.adapters,
+        "--outside": request.outside, **others,
+    }  # fmt: skip
+    for option, value in unused.items():
+        if value:
+            raise ValueError(
+                f"{option} is for pictures and texts, and {request.data} is a table; leave it out"
+            )
 
 
 def _net(request: _Request) -> str:
@@ -276,8 +344,16 @@ def _net(request: _Request) -> str:
     return "mlp" if request.data in GREY else "small"
 
 
-def _prepared(request: _Request, seed: int) -> tuple[Any, Callable[..., TrainedModel]]:
+def _prepared(
+    request: _Request, seed: int, draws: int
+) -> tuple[Any, Callable[..., TrainedModel | TrainedTable]]:
     """The data in three parts, and the function that trains on them."""
+    if request.kind == "table":
+        table = bs.data.parts(bs.data.read_table(request.data, request.target or "", request.task), seed)
+        table = _limited(table)
+        return table, lambda settings, **options: bs.tables.train_table(
+            table, settings, draws=draws, **options
+        )
     share = None if request.fraction is None else 1 - request.fraction
     net = _net(request)
     if request.kind == "text":
@@ -302,9 +378,10 @@ def _prepared(request: _Request, seed: int) -> tuple[Any, Callable[..., TrainedM
     stored = size if small or request.data in DATA_SETS else round(size * 8 / 7)
     pictures = _pictures(request.data, stored, request.problems)
     parts = _limited(bs.data.parts(pictures, seed, validation=share))
-    arguments: dict[str, Any] = {"hidden": request.hidden} if net == "mlp" else {}
+    hidden = request.hidden or [1000, 1000, 1000]
+    arguments: dict[str, Any] = {"hidden": hidden} if net == "mlp" else {}
     if net == "mlp":
-        widths = (pictures.pixels[0].numel(), *request.hidden, len(pictures.classes))
+        widths = (pictures.pixels[0].numel(), *hidden, len(pictures.classes))
         need = NUMBERS * 4 * sum((before + 1) * after for before, after in itertools.pairwise(widths))
         check_memory("training this network", need, _cpu(), "make --hidden smaller")
     other = None
@@ -380,31 +457,10 @@ def parse_options(words: list[str]) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def _scalars(folder: Path | None) -> Iterator[Callable[[dict[str, float]], None] | None]:
-    """What writes the rows of the epochs for TensorBoard, if a folder is named."""
-    if folder is None:
-        yield None
-        return
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        raise ImportError("--tensorboard needs tensorboard: pip install 'bayescore[tensorboard]'") from None
-    writer = SummaryWriter(str(folder))
-
-    def log(row: dict[str, float]) -> None:
-        for name, value in row.items():
-            if name != "epoch":
-                writer.add_scalar(name, value, int(row["epoch"]))
-
-    try:
-        yield log
-    finally:
-        writer.close()
-
-
-def _show(found: TrainedModel, draws: int) -> None:
+def _show(found: TrainedModel | TrainedTable, draws: int) -> None:
     out = console()
+    for note in getattr(found, "notes", ()):
+        out.print(note, highlight=False, markup=False)
     out.print(f"{found.status} ({found.seconds:.0f} s)", highlight=False, markup=False)
     table = Table(box=SIMPLE_HEAD, show_edge=False)
     table.add_column(f"{len(found.y):,} test data, {draws} draws")

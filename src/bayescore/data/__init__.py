@@ -6,6 +6,7 @@ from bayescore.data.picture_sets import PICTURE_SETS, named_pictures
 from bayescore.data.pictures import Pictures, new_pictures, read_pictures
 from bayescore.data.regular import RegularSeries, regular_series
 from bayescore.data.splitting import Parts, Split, parts, split
+from bayescore.data.tables import Table, read_table
 from bayescore.data.texts import Texts, new_texts, read_texts
 from bayescore.data.time_series import SERIES, Series, as_series, read_series, series
 from bayescore.data.views import View
@@ -24,6 +25,7 @@ __all__ = [
     "Series",
     "SeriesSplit",
     "Split",
+    "Table",
     "Texts",
     "View",
     "Windows",
@@ -35,6 +37,7 @@ __all__ = [
     "parts",
     "read_pictures",
     "read_series",
+    "read_table",
     "read_texts",
     "regular_series",
     "series",

@@ -2,11 +2,13 @@
 
 A file is identified by the SHA-256 of its uncompressed content, because copies of one file are compressed
 differently. Content that does not match is refused; a download that does not match never enters the cache.
+Before a download its licence is said, by a warning in the log, which Python shows unless told otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from bayescore.io import replacing
 from bayescore.reading import read_content
 
 __all__ = ["Source", "read"]
+
+_log = logging.getLogger(__name__)
 
 COMPRESSED = (".gz", ".xz", ".zip")
 
@@ -32,6 +36,7 @@ class Source:
     sha256: str | None
     size: int
     addresses: tuple[str, ...] = ()
+    licence: str = "not stated where it is published"
 
 
 def read(source: Source) -> bytes:
@@ -79,6 +84,13 @@ def _download(source: Source) -> bytes:
             "pip install 'bayescore[data]', or set BAYESCORE_DATA to a folder that holds it"
         ) from None
     place = cache_place("data") / source.path
+    _log.warning(
+        "downloading %s, at most %.1f MB, to %s; its licence: %s",
+        source.path,
+        source.size / 1e6,
+        place.parent,
+        source.licence,
+    )
     problems = []
     for address in source.addresses:
         try:

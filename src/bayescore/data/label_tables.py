@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bayescore.reading import read_text
 
-__all__ = ["PARTS", "LabelTable", "read_label_table", "table_kind"]
+__all__ = ["PARTS", "LabelTable", "csv_rows", "read_label_table", "table_kind"]
 
 VALUES = {
     "path": ("path", "file", "filename", "image", "picture"),
@@ -41,7 +41,7 @@ class LabelTable:
 
 def table_kind(place: Path) -> str | None:
     """ "images" or "text", by the names of a table's columns; None if they say neither."""
-    columns = {name.strip().lower() for name in _rows(place)[0]}
+    columns = {name.strip().lower() for name in csv_rows(place)[0]}
     for kind, names in (("images", VALUES["path"]), ("text", VALUES["text"])):
         if columns & set(names):
             return kind
@@ -55,7 +55,7 @@ def read_label_table(place: Path, what: str, labelled: bool = True) -> LabelTabl
         what: "path" or "text".
         labelled: whether there must be labels.
     """
-    header, *rows = _rows(place)
+    header, *rows = csv_rows(place)
     if not rows:
         raise ValueError(f"{place} has no row below its header")
     columns = [name.strip().lower() for name in header]
@@ -103,7 +103,8 @@ def _column(place: Path, columns: list[str], names: tuple[str, ...]) -> int:
     )
 
 
-def _rows(place: Path) -> list[list[str]]:
+def csv_rows(place: Path) -> list[list[str]]:
+    """All rows of a CSV file that are not empty, the names of its columns first."""
     text = read_text(place, "table").removeprefix("\ufeff")
     before = csv.field_size_limit(FIELD)
     try:

@@ -45,11 +45,17 @@ IMAGE_SETS = {
     "fashion_mnist": _Scale(0.2860, 0.3530),
     "digits": _Scale(0.3053, 0.3761),
 }
-_MNIST = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
-_FASHION = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
+#: the addresses of a set, and its licence
+_PUBLISHED = {
+    "mnist": (
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        "not stated there; the data are Y. LeCun's and C. Cortes'",
+    ),
+    "fashion_mnist": (("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",), "MIT"),
+}
 _SHA256 = {
     "mnist/train-images-idx3-ubyte.gz": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "mnist/train-labels-idx1-ubyte.gz": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -114,8 +120,10 @@ def _idx_pair(name: str, part: str) -> tuple[Tensor, Tensor]:
         path = f"{name}/{stem}-{kind}-ubyte.gz"
         if path not in _SHA256:
             raise ValueError(f"only the test part of {name!r} is registered; got part={part!r}")
-        addresses = tuple(a + path.split("/")[1] for a in (_MNIST if name == "mnist" else _FASHION))
-        found.append(read(Source(path, _SHA256[path], _SIZES[path.split("/")[1]], addresses)))
+        places, licence = _PUBLISHED[name]
+        file = path.split("/")[1]
+        addresses = tuple(place + file for place in places)
+        found.append(read(Source(path, _SHA256[path], _SIZES[file], addresses, licence)))
     return parse_idx(found[0]).float() / 255, parse_idx(found[1]).long()
 
 

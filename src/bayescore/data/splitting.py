@@ -11,12 +11,13 @@ from torch import Tensor
 from bayescore.checks import check_count
 from bayescore.data.labelled_images import Images
 from bayescore.data.pictures import Pictures
+from bayescore.data.tables import Table
 from bayescore.data.texts import Texts
 from bayescore.rng import generator
 
 __all__ = ["Parts", "Split", "parts", "split"]
 
-Labelled = TypeVar("Labelled", Pictures, Texts)
+Labelled = TypeVar("Labelled", Pictures, Texts, Table)
 STRATIFIED_BELOW = 100  # with fewer images than this, every class is drawn equally often
 
 
@@ -68,7 +69,7 @@ def parts(
     """The parts that the data name, and the others from one permutation.
 
     Arguments:
-        data: pictures or texts.
+        data: pictures, texts or a table.
         validation: the share of the training data to choose by: a half, as in the paper, if the data name a
             test part, and otherwise 0.2.
         test: the share of all data to test with, if the data name no test part.

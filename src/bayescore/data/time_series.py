@@ -83,19 +83,20 @@ class _Benchmark:
     rows: tuple[int, int, int] | None = None
 
 
-def _file(name: str, sha256: str | None, size: int, *addresses: str) -> Source:
-    return Source(f"timeseries/{name}.csv", sha256, size, addresses)
+def _file(name: str, sha256: str | None, size: int) -> Source:
+    return Source(f"timeseries/{name}.csv", sha256, size)
 
 
 _ETT = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/1d16c8f4f943005d613b5bc962e9eeb06058cf07/ETT-small/"
 SERIES = {
     "ECL": _Benchmark(_file("electricity", None, 128 * 10**6), (26_304, 321)),
     "ETTh2": _Benchmark(
-        _file(
-            "ETTh2",
+        Source(
+            "timeseries/ETTh2.csv",
             "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b",
             2_417_960,
-            _ETT + "ETTh2.csv",
+            (_ETT + "ETTh2.csv",),
+            licence="CC BY-ND 4.0",
         ),
         (17_420, 7),
         (8_640, 2_880, 2_880),

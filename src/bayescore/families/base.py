@@ -45,6 +45,13 @@ class Family(ABC):
 
     dim: int
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004
+        if args and isinstance(args[0], int):
+            raise TypeError(
+                f"{cls.__name__} is made of tensors; {cls.__name__}.init({args[0]}) makes one of a dimension"
+            )
+        return super().__new__(cls)
+
     # -- parameters ------------------------------------------------------------------------------
 
     @abstractmethod

@@ -65,7 +65,7 @@ def train_images(
         augment: show random views in training; with frozen stages, the picture or its mirror image.
         cached: keep what frozen stages make of the pictures in the cache, for other runs.
         outside: pictures of another kind, for the AUROCs.
-        options: of `nn.fit`: checkpoint, progress, on_epoch, ...
+        options: of `nn.fit`: checkpoint, progress, callbacks, ...
     """
     train = parts.train
     side = size or train.pixels.shape[-1]

@@ -55,7 +55,7 @@ def train_texts(
         adapters: rank of the adapters that are trained in place of the matrices; 0: none.
         dropout: rate of the encoder's own dropout layers; method "dropout" has 0.1 if this is 0.
         outside: texts of another kind, for the AUROCs.
-        options: of `nn.fit`: checkpoint, progress, on_epoch, ...
+        options: of `nn.fit`: checkpoint, progress, callbacks, ...
     """
     check_count("length", length)
     settings = settings or FineTuning()

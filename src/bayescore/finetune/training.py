@@ -21,6 +21,7 @@ from bayescore.data.batches import Batches
 from bayescore.metrics.evaluation import evaluate
 from bayescore.model_folder import ModelDescription, SavedModel, write_model
 from bayescore.models.networks import Classifier
+from bayescore.nn.history import TrainingHistory
 from bayescore.nn.methods import METHODS as NETWORK_METHODS
 from bayescore.nn.training import NetworkFit, fit
 from bayescore.posteriors.base import Posterior, WeightPosterior
@@ -118,7 +119,7 @@ class TrainedModel:
     y: torch.Tensor
     status: str
     seconds: float
-    history: list[dict[str, float]] = field(repr=False)
+    history: TrainingHistory = field(repr=False)
     test: Any = field(repr=False)
 
     @property
@@ -146,7 +147,7 @@ def fine_tune(
         make: makes the network; torch's global stream, from which it draws, is seeded for every member.
         train: makes the training batches, from a seed.
         plain: makes batches of the training data without augmentation, for what is estimated after training.
-        options: of `nn.fit`: checkpoint, progress, on_epoch, ...
+        options: of `nn.fit`: checkpoint, progress, callbacks, ...
     """
     count = settings.members if settings.method == "ensemble" else 1
     fits = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bayescore.checks import check_count, unknown_name
+from bayescore.checks import check_count, check_keywords, unknown_name
 from bayescore.data.dates import Dates, Frequency
 from bayescore.data.regular import RegularSeries, regular_series
 from bayescore.data.time_series import Series, as_series, read_series
@@ -103,6 +103,11 @@ class Forecaster:
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     device: str = "cpu"
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:  # noqa: ARG004
+        remedy = "options of the method go into options={...}, and those of the network into network={...}"
+        check_keywords(cls, settings, (f.name for f in fields(cls)), remedy)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         self._fitted: _Fitted | None = None
@@ -196,6 +201,11 @@ class Forecaster:
             raise unknown_name("calibration", self.calibration, CALIBRATIONS)
         if isinstance(self.model, str) and self.model not in NETWORKS:
             raise unknown_name("network", self.model, NETWORKS)
+        if not isinstance(self.model, str) and not callable(self.model):
+            raise TypeError(
+                "model must be a name or a function that makes the network; "
+                f"got {self.model!r}: other settings are keywords, such as horizon={self.model!r}"
+            )
 
     def _context(self) -> int:
         return 2 * self.horizon if self.context is None else self.context

@@ -279,8 +279,8 @@ class _AutomaticFit:
         """
         done = join_stages(best, self.stages or [best], self.start)
         objections = self.start.objections
-        if self.start.searched and not self.start.found_mode and not objections:
-            objections = _ran_off(self.target, self._draws(best.family))
+        if self.start.searched and not objections:
+            objections = self._ran_off(best.family)
         return replace(
             done,
             outcome=best.outcome if outcome is None else outcome,
@@ -290,11 +290,22 @@ class _AutomaticFit:
             _objections=objections,
         )
 
-
-def _ran_off(target: Target, draws: Tensor) -> tuple[str, ...]:
-    """The objection to a q that found no mode and moved away without bound."""
-    reach = draws.abs().amax(0)
-    if float(reach.max()) < FAR_AWAY:
-        return ()
-    where = f"{float(reach.max()):.1e} along {coordinate_names(target)[int(reach.argmax())]}"
-    return (f"q ran off to {where}: the density has no mode and probably cannot be normalised; {REMEDY}",)
+    def _ran_off(self, q: Family) -> tuple[str, ...]:
+        """The objection to a q that moved away without bound, or spread to where the density is flat."""
+        draws = self._draws(q)
+        reach = draws.abs().amax(0)
+        if float(reach.max()) < FAR_AWAY:
+            return ()
+        where = f"{float(reach.max()):.1e} along {coordinate_names(self.target)[int(reach.argmax())]}"
+        if not self.start.found_mode:
+            why = "the density has no mode and probably cannot be normalised"
+            return (f"q ran off to {where}: {why}; {REMEDY}",)
+        self.comparison_draws += COMPARISON_DRAWS
+        with torch.no_grad():
+            values = self.target.log_prob(draws)
+        if bool((values != values[0]).any()):
+            return ()
+        return (
+            f"q spread to {where}, where the log density is the same everywhere ({float(values[0]):.3g}), so "
+            "it cannot be normalised; is the function a density instead of its logarithm?",
+        )

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
+from bayescore.checks import check_keywords
 from bayescore.families.base import Family
 from bayescore.rng import Streams
 from bayescore.targets.base import Target
@@ -93,6 +94,10 @@ class Method(ABC):
     serves: ClassVar[tuple[str, ...]]
     #: whether it differentiates the score (Hessian products)
     needs_hessian: ClassVar[bool] = False
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: ARG004
+        check_keywords(cls, options, (f.name for f in dataclasses.fields(cls) if f.init))
+        return super().__new__(cls)
 
     def check(self, family: Family, target: Target) -> None:
         """Refuse a family or target this method cannot serve."""

@@ -51,16 +51,19 @@ def mixture_nll(outputs: Tensor, y: Tensor, sd: Tensor | float) -> Tensor:
 
 
 def mixture_crps(outputs: Tensor, y: Tensor, sd: Tensor | float) -> Tensor:
-    """(2) for every value, (...); `sd` is a number or broadcasts to y, and may be zero."""
+    """(2) for every value, (...); `sd` is a number or broadcasts to y or to the draws, and may be zero.
+
+    A draw s with a noise sd_s of its own has sd_s^2 + sd_t^2 in the place of 2 sd^2.
+    """
     _check(outputs, y)
-    noise = torch.as_tensor(sd, dtype=y.dtype, device=y.device)
+    noise = torch.as_tensor(sd, dtype=y.dtype, device=y.device).expand_as(outputs)
     count = len(outputs)
     near, far = torch.zeros_like(y), torch.zeros_like(y)
     for i, row in enumerate(outputs):
-        near += _expected_distance(y - row, noise)
-        for other in outputs[i + 1 :]:
-            far += 2 * _expected_distance(row - other, math.sqrt(2) * noise)  # the pair (s, t) and (t, s)
-    far += count * _expected_distance(torch.zeros_like(y), math.sqrt(2) * noise)
+        near += _expected_distance(y - row, noise[i])
+        for other, its in zip(outputs[i + 1 :], noise[i + 1 :], strict=True):
+            far += 2 * _expected_distance(row - other, torch.hypot(noise[i], its))  # (s, t) and (t, s)
+        far += _expected_distance(torch.zeros_like(y), math.sqrt(2) * noise[i])
     return near / count - far / (2 * count**2)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bayescore.nn.callbacks import TensorBoard
 from bayescore.nn.checkpoint import load_state, save_state
+from bayescore.nn.history import TrainingHistory
 from bayescore.nn.memory import MemoryEstimate, memory_estimate
+from bayescore.nn.prior import combined
 from bayescore.nn.training import EnsembleFit, NetworkFit, fit, fit_ensemble
 from bayescore.posteriors import (
     SWAG,
@@ -18,11 +21,14 @@ from bayescore.posteriors import (
     PointPosterior,
     Posterior,
     Prediction,
+    Predictor,
     SwagPosterior,
     ValuePrediction,
     WeightDropoutPosterior,
+    acquire,
     fit_laplace,
     likelihoods,
+    pruned,
     select,
 )
 
@@ -42,15 +48,21 @@ __all__ = [
     "PointPosterior",
     "Posterior",
     "Prediction",
+    "Predictor",
     "SwagPosterior",
+    "TensorBoard",
+    "TrainingHistory",
     "ValuePrediction",
     "WeightDropoutPosterior",
+    "acquire",
+    "combined",
     "fit",
     "fit_ensemble",
     "fit_laplace",
     "likelihoods",
     "load_state",
     "memory_estimate",
+    "pruned",
     "save_state",
     "select",
 ]

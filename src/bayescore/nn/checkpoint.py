@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from bayescore.checks import check_count, check_number
 from bayescore.io import read_tensors, refusing_damage, write_tensors
+from bayescore.nn.callbacks import Log
 from bayescore.nn.distributed import Team
 from bayescore.nn.methods import TrainingMethod
 from bayescore.nn.plain import check_adam
+from bayescore.nn.prior import GaussianPrior
 from bayescore.posteriors.base import WeightPosterior, restored_on_failure, unpack_posterior
 from bayescore.posteriors.forward import copy_into, own_tensors
 from bayescore.posteriors.likelihoods import Likelihood
@@ -142,7 +144,8 @@ class Run:
         accumulate: pieces in which a batch is run.
         autocast: run the network in bfloat16 where torch deems it safe.
         freeze_batchnorm: BatchNorm keeps its statistics.
-        on_epoch: called with the row of every epoch.
+        logs: called with the row of every epoch.
+        prior: a term of the loss, if an earlier posterior is the prior.
     """
 
     settings: dict[str, Any]
@@ -164,7 +167,8 @@ class Run:
     accumulate: int = 1
     autocast: bool = False
     freeze_batchnorm: bool = False
-    on_epoch: Callable[[dict[str, float]], None] | None = None
+    logs: Sequence[Log] = ()
+    prior: GaussianPrior | None = None
 
     @property
     def validated(self) -> str:

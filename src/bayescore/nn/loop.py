@@ -51,8 +51,8 @@ def train(run: Run) -> tuple[RunState, bool]:
                 bar.update(state.epoch * batches, loss, run.schedule.last_epoch)
                 if run.checkpoint is not None:
                     write_checkpoint(run.checkpoint, run, state)
-                if run.on_epoch is not None:
-                    run.on_epoch(dict(row))
+                for log in run.logs:
+                    log(dict(row))
     except KeyboardInterrupt:
         return state, True
     return state, False
@@ -179,7 +179,8 @@ def _step(run: Run, x: Inputs, y: Tensor) -> float:
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.autocast):
                 outputs = x[piece].run(run.model)
             loss: Tensor = run.likelihood(outputs.float() if run.autocast else outputs, y[piece])
-            (loss if len(pieces) == 1 else loss * (share * calls)).backward()
+            whole = loss if run.prior is None else loss + run.prior.loss()
+            (whole if len(pieces) == 1 else whole * (share * calls)).backward()
             total = total.to(loss.device) + share * loss.detach()
         return total
 

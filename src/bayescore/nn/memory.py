@@ -1,7 +1,7 @@
 """How much memory training will take, before anything is allocated.
 
-The network is run forward and backward on tensors without storage, and the optimizer's state is counted on a
-few thousand real weights:
+The network is run forward and backward on tensors without storage, and the optimizer's state is counted on
+a small and a large tensor of real weights:
     total = process + weights + state + kept + max(P, gradient + temporaries) + heap                       (1)
 where P is the peak of forward and backward (activations, gradients as they arrive, workspace of operators)
 and `temporaries` what the update needs in addition to the gradient, in tensors of the size of the largest
@@ -32,12 +32,12 @@ from torch.utils._pytree import tree_leaves
 
 from bayescore.checks import check_count, unknown_name
 from bayescore.optim import ADVI, SGLD, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
-from bayescore.optim.noise import uses_counter
+from bayescore.optim.noise import LARGE_TENSOR, uses_counter
 from bayescore.posteriors.forward import call_with, own_tensors
 
 __all__ = ["MEMORY_METHODS", "MemoryEstimate", "dry_run_peak", "memory_estimate"]
 
-PROBE = 4096  # number of weights for which an optimizer's state is counted
+PROBE = 4096  # number of weights of a small tensor for which an optimizer's state is counted
 HEAP = 0.4  # share of P, on a CPU: see above
 COMPILER = 130_000_000  # bytes of torch's compiler, once it has been imported and used
 
@@ -100,7 +100,7 @@ _OPTIMIZERS = {
     "sgd": _Optimizer(_torch("SGD", lr=1e-3)),
     "adamw": _Optimizer(_torch("AdamW"), largest=2),
     "adamw-fused": _Optimizer(_torch("AdamW", fused=True)),
-    "proximal": _Optimizer(_ours(ProximalScore), 1, largest=2),
+    "proximal": _Optimizer(_ours(ProximalScore), 1),
     "calibrated": _Optimizer(_ours(CalibratedScore), 1, largest=2),
     "descent": _Optimizer(_ours(ProximalDescent), 1, largest=2),
     "advi": _Optimizer(_ours(ADVI), 1, largest=2),
@@ -151,9 +151,14 @@ def memory_estimate(
     weights = sum(map(_bytes, held))
     if update_in_backward and how.draws:
         options = {**options, "update_in_backward": True}  # which an optimizer may refuse, by name
-    per_weight, kept = _state(how, options)
     full = sum(p.numel() * max(4, p.element_size()) for p in trained)  # ours keep at least float32
     width = full if how.draws else sum(map(_bytes, trained))
+    large = sum(p.numel() for p in trained if p.numel() >= LARGE_TENSOR) / sum(p.numel() for p in trained)
+    per_weight = kept = 0.0
+    for probe, share in ((LARGE_TENSOR, large), (PROBE, 1 - large)):
+        if share:
+            numbers, states = _state(how, options, probe)
+            per_weight, kept = per_weight + share * numbers, kept + share * states
     gradient = 0 if update_in_backward else sum(map(_bytes, trained))
     peak = dry_run_peak(model, batch, loss, update_in_backward)
     largest = max(p.numel() * max(4, p.element_size()) for p in trained)
@@ -183,32 +188,32 @@ def memory_estimate(
     )
 
 
-def _state(how: _Optimizer, options: dict[str, Any]) -> tuple[float, float]:
-    """Numbers per weight: of optimizer state, counted on a small tensor, and of states kept at the end."""
-    weight = nn.Parameter(torch.zeros(PROBE))
+def _state(how: _Optimizer, options: dict[str, Any], size: int) -> tuple[float, float]:
+    """Numbers per weight: of optimizer state, counted on a tensor, and of states kept at the end."""
+    weight = nn.Parameter(torch.zeros(size))
     optimizer = how.make([weight], **options)
     most = 0
     for _ in range(max(1, how.draws)):
         if how.draws:
             with optimizer.sample():
                 weight.sum().backward()
-                most = max(most, _count(optimizer))
+                most = max(most, _count(optimizer, size))
         else:
             weight.sum().backward()
     optimizer.step()
-    most = max(most, _count(optimizer))
+    most = max(most, _count(optimizer, size))
     kept = float(optimizer.param_groups[0].get("keep", 0))  # SGLD's room for them is among its state
-    return most / PROBE - kept, kept
+    return most / size - kept, kept
 
 
-def _count(optimizer: Any) -> int:
-    """Number of entries of all state tensors at least as large as the parameter, however nested."""
-    state = optimizer.state.values()
-    return sum(t.numel() for t in tree_leaves([dict(s) for s in state]) if _is_large(t))
+def _count(optimizer: Any, size: int) -> int:
+    """Number of entries of all state tensors with at least `size` of them, however nested.
 
-
-def _is_large(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.numel() >= PROBE
+    A state tensor in the memory of the parameter is not counted: the mean of a large tensor is there.
+    """
+    pairs = ((p, value) for p, state in optimizer.state.items() for value in tree_leaves(dict(state)))
+    apart = [t for p, t in pairs if isinstance(t, Tensor) and t.data_ptr() != p.data_ptr()]
+    return sum(t.numel() for t in apart if t.numel() >= size)
 
 
 def _process(held: Any) -> int:

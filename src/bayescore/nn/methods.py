@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -18,6 +18,7 @@ from torch import nn
 from bayescore import methods as functional
 from bayescore.checks import unknown_name
 from bayescore.families import Family
+from bayescore.nn.arguments import unknown_option
 from bayescore.nn.plain import PlainAdam
 from bayescore.nn.weight_dropout import WeightDropout
 from bayescore.optim import (
@@ -105,6 +106,7 @@ def training_method(
     steps: int | None,
     seed: int,
     options: dict[str, Any],
+    others: Iterable[str] = (),
 ) -> TrainingMethod:
     """The training method of that name.
 
@@ -112,6 +114,7 @@ def training_method(
         chosen: the named parameters that are random, or groups of them with options of their own.
         batch_size, steps: rows per batch and steps of the whole run, or None if the loader has no length.
         options: of the method and of its optimizer.
+        others: names of arguments that do not belong to the method, of which a misspelt one is reminded.
     """
     if name == "ensemble":
         raise ValueError(
@@ -129,18 +132,18 @@ def training_method(
         elif name == "sgld" and steps is not None and "burn_in" not in options:
             options["burn_in"] = steps // 2
             options.setdefault("thin", max(1, (steps - steps // 2) // CHAIN))
-        optimizer = _optimizer(BAYESIAN[name], chosen, {"num_data": num_data, "seed": seed}, options)
+        optimizer = _optimizer(BAYESIAN[name], chosen, {"num_data": num_data, "seed": seed}, options, others)
         return TrainingMethod(optimizer, lambda like: optimizer.posterior(model, like))
     if name == "dropout":
         p = options.pop("p", None)
         dropped_modules(model, p)  # a module in which nothing can be dropped is refused before training
         return TrainingMethod(
-            _optimizer(PlainAdam, chosen, {"num_data": num_data}, options),
+            _optimizer(PlainAdam, chosen, {"num_data": num_data}, options, others),
             lambda like: DropoutPosterior(model, p, likelihood=like),
             while_training=nullcontext if p is None else lambda: InsertedDropout(model, p),
         )
     if name == "weight-dropout":
-        spikes = _optimizer(WeightDropout, chosen, {"num_data": num_data, "seed": seed}, options)
+        spikes = _optimizer(WeightDropout, chosen, {"num_data": num_data, "seed": seed}, options, others)
         return TrainingMethod(spikes, lambda like: spikes.posterior(model, like))
     if name == "swag":
         groups = [each["params"] if isinstance(each, dict) else [each] for each in chosen]
@@ -150,10 +153,17 @@ def training_method(
             )
         swag = SWAG(model, options.pop("rank", 20))
         return TrainingMethod(
-            _optimizer(PlainAdam, chosen, {"num_data": num_data}, options), swag.posterior, swag
+            _optimizer(PlainAdam, chosen, {"num_data": num_data}, options, others), swag.posterior, swag
         )
-    adam = _optimizer(PlainAdam, chosen, {"num_data": num_data}, options)
+    adam = _optimizer(PlainAdam, chosen, {"num_data": num_data}, options, others)
     return TrainingMethod(adam, lambda like: PointPosterior(model, likelihood=like))
+
+
+def prior_options(name: str) -> dict[str, Any]:
+    """The options with which a method has no prior of its own, as far as it can."""
+    lacks = BAYESIAN[name].lacks if name in BAYESIAN else ("weight_decay",)
+    flat = {"prior_sd": math.inf, "weight_decay": 0.0}
+    return {option: value for option, value in flat.items() if option not in lacks}
 
 
 def _of_family(
@@ -186,12 +196,14 @@ def _of_family(
     return TrainingMethod(optimizer, lambda like: optimizer.posterior(model, like))
 
 
-def _optimizer(kind: type[Any], chosen: Any, given: dict[str, Any], options: dict[str, Any]) -> Any:
+def _optimizer(
+    kind: type[Any], chosen: Any, given: dict[str, Any], options: dict[str, Any], others: Iterable[str]
+) -> Any:
     """The optimizer, after the names of its options have been checked."""
     bayesian = issubclass(kind, BayesianOptimizer)
     known = kind.options() if bayesian else list(inspect.signature(kind).parameters)[1:]
     lacks = kind.lacks if bayesian else ()  # the optimizer itself says why
     for name in options:
         if name not in known and name not in lacks:
-            raise unknown_name(f"option of {kind.__name__}", name, set(known) - set(given))
+            raise unknown_option(kind.__name__, name, set(known) - set(given), others)
     return kind(chosen, **given, **options)

@@ -6,27 +6,33 @@ Every step is what a user would write in a loop (docs/networks.md); the optimize
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from bayescore.checks import check_count, check_number, unknown_name
 from bayescore.families import Family
+from bayescore.nn.arguments import check_batches, check_likelihood, check_method, check_model
+from bayescore.nn.callbacks import logs
 from bayescore.nn.checkpoint import Run, RunState
 from bayescore.nn.distributed import Team
+from bayescore.nn.history import TrainingHistory
 from bayescore.nn.loop import epoch_stream, out_of_patience, train
-from bayescore.nn.methods import BAYESIAN, SCHEDULES, training_method
+from bayescore.nn.methods import BAYESIAN, SCHEDULES, prior_options, training_method
+from bayescore.nn.prior import GaussianPrior
 from bayescore.optim.options import positive
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.ensemble import Ensemble
+from bayescore.posteriors.gaussian import GaussianPosterior
 from bayescore.posteriors.likelihoods import Function, Likelihood, as_likelihood
 from bayescore.posteriors.selection import select
 from bayescore.posteriors.shards import computing_device
@@ -39,6 +45,18 @@ LATER, RISE = (
     0.02,
 )  # overfitting: epochs since the best one, and the rise as a share of the loss and its fall
 BATCHNORM = ("training", "frozen")
+APART = ("epoch", "seconds")  # the columns of a history that are no losses
+_EVALUATE = "bayescore.metrics.evaluate(fit.predict(x), y) scores its predictions"
+#: what users of other libraries ask of a fit, and what to write here
+INSTEAD = {
+    "evaluate": _EVALUATE,
+    "load": "bnn.Posterior.load(path, model) reads what save(path) wrote",
+    "model": "the module is fit.posterior.model",
+    "plot": "bayescore.plotting.plot_training(fit) draws its history",
+    "predict_proba": "fit.predict(x).probs are the probabilities",
+    "sample": "fit.posterior.sample_(seed) is the module as one draw, in a with block",
+    "score": _EVALUATE,
+}
 NOISE_LR = 0.02  # of a likelihood's own parameters, which are log scales: 2 % per step
 
 
@@ -48,7 +66,7 @@ class NetworkFit:
 
     posterior: Posterior
     status: str
-    history: list[dict[str, float]] = field(repr=False)
+    history: TrainingHistory = field(repr=False)
     best_epoch: int
     seconds: float
     optimizer: Any = field(repr=False)
@@ -56,6 +74,28 @@ class NetworkFit:
     def predict(self, x: Any, draws: int = 30, **options: Any) -> Any:
         """As `Posterior.predict`."""
         return self.posterior.predict(x, draws, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the posterior to a file, which `bnn.Posterior.load(path, model)` reads."""
+        self.posterior.save(path)
+
+    def summary(self) -> str:
+        """How training went, in a few lines."""
+        row = self.history[self.best_epoch - 1] if self.history else {}
+        scores = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in row.items() if name not in APART]
+        lines = {
+            "posterior": f"{type(self.posterior).__name__}, likelihood {self.posterior.likelihood.name!r}",
+            "status": self.status,
+            "epochs": f"{len(self.history)} in {self.seconds:.3g} s; epoch {self.best_epoch} is kept",
+            "scores": ", ".join(scores) or "none: no epoch was finished",
+        }
+        return "\n".join(f"{name:<11}{text}" for name, text in lines.items())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        remedy = INSTEAD.get(name, "it has predict, summary, save, posterior, status, history and best_epoch")
+        raise AttributeError(f"a {type(self).__name__} has no {name}; {remedy}")
 
 
 def fit(
@@ -71,6 +111,7 @@ def fit(
     schedule: str = "cosine",
     num_data: int | None = None,
     family: Family | None = None,
+    prior: GaussianPosterior | None = None,
     bayesian: str | Iterable[str] = "*",
     point: str | Iterable[str] = (),
     point_lr: float = 1e-3,
@@ -82,7 +123,7 @@ def fit(
     autocast: bool = False,
     batchnorm: str = "training",
     group_options: Mapping[str, Mapping[str, Any]] | None = None,
-    on_epoch: Callable[[dict[str, float]], None] | None = None,
+    callbacks: Any = None,
     progress: bool | None = None,
     **options: Any,
 ) -> NetworkFit:
@@ -115,9 +156,14 @@ def fit(
         num_data: size of the training set, if the loader's data set has no length.
         family: for "descent" and "advi", any density on R^D over the D random weights together, where q
             begins: a flow, a full or low-rank Gaussian (optim/family.py); None: a diagonal Gaussian.
+        prior: the posterior of earlier data, which takes the place of the method's own prior; training
+            begins at its mean (nn/prior.py). Not with a family, nor with "dropout", "weight-dropout" and
+            "swag".
         bayesian, point: patterns (`bs.nn.select`) of the parameters that are random, and of those that are
             not; the latter are trained by Adam with the learning rate `point_lr`, unless they are frozen. A
             learned noise level is trained by Adam too, with its own learning rate.
+        point_lr: 0 keeps them as they are: bayesian="last", point_lr=0 is a Bayesian last layer on a fixed
+            body.
         seed: of the weights' noise, and of everything that draws from torch's global stream in training.
         checkpoint: a file written after every epoch. If it exists, the run continues from it, bitwise; a
             killed process loses only its unfinished epoch.
@@ -133,18 +179,24 @@ def fit(
         batchnorm: "training" updates BatchNorm's statistics, "frozen" keeps and uses those of the module.
         group_options: by pattern of parameter names, options of the method for these parameters, such as
             {"head.*": {"lr": 1e-2}}; the first pattern that matches a parameter counts.
-        on_epoch: called with the row of the history after every epoch.
-        progress: show a progress bar; by default if standard error is a terminal.
+        callbacks: one or a list of those who get the row of the history after every epoch: a function of the
+            row, or an object with `log(dict)`, such as `bnn.TensorBoard("logs")` or a run of wandb. In a
+            distributed run the first process calls them.
+        progress: show a progress bar; by default on a terminal and in a notebook.
         options: of the method, such as lr, prior_sd, temperature, draws.
     """
+    check_model(model)
+    check_batches("train_loader", train_loader)
+    check_likelihood(likelihood)
+    if validation is not None:
+        check_batches("validation", validation)
+    check_method(method, BAYESIAN)
+    watchers = logs(callbacks)
     check_count("epochs", epochs, 3 if method == "swag" else 1)  # swag needs two epochs in its second half
     if patience is not None:
         check_count("patience", patience)
         if validation is None:
             raise ValueError("patience counts epochs without improvement on validation; pass validation=")
-    for loader in (train_loader, validation):
-        if isinstance(loader, Dataset):
-            raise TypeError("got a data set where batches are needed; wrap it in a DataLoader")
     if checkpoint_every is not None:
         check_count("checkpoint_every", checkpoint_every)
         if checkpoint is None:
@@ -162,11 +214,8 @@ def fit(
     check_count("accumulate", accumulate)
     if batchnorm not in BATCHNORM:
         raise unknown_name("policy of batchnorm", batchnorm, BATCHNORM)
-    positive("point_lr", point_lr)
-    if not any(True for _ in model.parameters()):
-        raise ValueError(
-            f"the module has no parameters to train ({type(model).__name__}); pass one with weights"
-        )
+    if point_lr != 0:
+        positive("point_lr", point_lr)
     team = Team(model)
     team.check_loader(train_loader)
     if checkpoint_minutes is not None and team.size > 1:
@@ -189,11 +238,25 @@ def fit(
         settings["family"], options["family"] = repr(family), family
     if group_options:
         settings["group_options"] = [[pattern, dict(own)] for pattern, own in group_options.items()]
+    earlier = None
+    if prior is not None:
+        if family is not None or method not in (*BAYESIAN, "plain"):
+            raise ValueError(f"prior= goes with {', '.join(BAYESIAN)} and plain, without a family")
+        given = [name for name in ("prior_mean", "prior_sd") if name in options]
+        if given:
+            raise ValueError(f"prior= says what {given[0]} says; give one of them")
+        earlier = GaussianPrior(prior, chosen, options.get("temperature", 1.0) / data)
+        earlier.write_mean()
+        settings["prior"] = earlier.digest
+        options = prior_options(method) | options
+        if method != "plain":
+            options["prior_mean"] = {name: prior.mean[name] for name, _ in chosen}
     if method in BAYESIAN and family is None and accumulate > 1:
         options["accumulate"] = accumulate
     steps = None if batches is None else batches * epochs
     groups = _groups(model, chosen, group_options or {})
-    trained = training_method(method, model, groups, data, batch_size, steps, seed, options)
+    own = inspect.signature(fit).parameters
+    trained = training_method(method, model, groups, data, batch_size, steps, seed, options, own)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         trained.optimizer, lambda t: 1.0 if steps is None else trained.lr_factor(schedule, t / steps, epochs)
     )
@@ -217,14 +280,30 @@ def fit(
         accumulate,
         autocast,
         batchnorm == "frozen",
-        on_epoch,
+        watchers if team.is_first else [],
+        earlier,
     )
     if type(like).__module__ != Likelihood.__module__ or isinstance(like, Function):  # the user's own
         loader_states = run.loader_states()
         with epoch_stream(seed, 0, device):
             check_mean_loss(model, like, train_loader)
         run.set_loader_states(loader_states)  # as if no batch had been taken from the loader
-    return _result(run, *train(run))
+    random = {name for name, _ in chosen}
+    kept = [p for name, p in model.named_parameters() if p.requires_grad and name not in random]
+    with _kept(kept if point_lr == 0 else []):
+        return _result(run, *train(run))
+
+
+@contextmanager
+def _kept(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Parameters that need no gradient in the block, and keep their values."""
+    for p in parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad_(True)
 
 
 def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
@@ -247,7 +326,7 @@ def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
     rest = optimizer.status.removeprefix(f"{mean}; ")
     parts = (_overfitting(state, run.validated) or mean, status, best.likelihood.status, rest)
     status = "; ".join(part for part in parts if part)
-    return NetworkFit(best, status, state.history, epoch, state.seconds, optimizer)
+    return NetworkFit(best, status, TrainingHistory(state.history), epoch, state.seconds, optimizer)
 
 
 def _overfitting(state: RunState, key: str) -> str:
@@ -283,6 +362,14 @@ class EnsembleFit:
     def predict(self, x: Any, draws: int = 30, **options: Any) -> Any:
         """As `Posterior.predict`, with the draws split over the members."""
         return self.posterior.predict(x, draws, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the mixture to a file, which `bnn.Posterior.load(path, model)` reads."""
+        self.posterior.save(path)
+
+    def summary(self) -> str:
+        """How the members were trained, in a few lines each."""
+        return "\n\n".join(f"member {i + 1}\n{member.summary()}" for i, member in enumerate(self.members))
 
 
 def fit_ensemble(
@@ -338,7 +425,7 @@ def _point_optimizer(
     model: nn.Module, like: Likelihood, random: set[str], lr: float
 ) -> torch.optim.Optimizer | None:
     """Adam for parameters that are trained but not random; None if there are none."""
-    others = [p for name, p in model.named_parameters() if p.requires_grad and name not in random]
+    others = [p for name, p in model.named_parameters() if lr and p.requires_grad and name not in random]
     groups = [{"params": others, "lr": lr}, {"params": list(like.parameters()), "lr": NOISE_LR}]
     groups = [group for group in groups if group["params"]]
     return torch.optim.Adam(groups) if groups else None

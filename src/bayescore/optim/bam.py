@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -41,6 +41,41 @@ def collect_published(
     sum_ee.addcmul_(eps, eps)
     sum_g.add_(difference)
     sum_e.add_(eps)
+
+
+class PublishedOptions(NamedTuple):
+    """Numbers of one step of the published form, as zero-dimensional tensors."""
+
+    c: Tensor
+    prior_precision: Tensor
+    prior_sd: Tensor
+    lam: Tensor
+    draws: Tensor
+
+
+def published_step(
+    mean: Tensor,
+    sd: Tensor,
+    prior_mean: Tensor,
+    sum_g: Tensor,
+    sum_e: Tensor,
+    sum_gg: Tensor,
+    sum_xg: Tensor,
+    sum_ee: Tensor,
+    first_g: Tensor,
+    o: PublishedOptions,
+) -> tuple[tuple[Tensor, Tensor], None]:
+    """(1) and (2) of rules/bam.py from the sums over draws."""
+    scale = sd / o.c
+    zbar, d = sum_e / o.draws, sum_g / o.draws
+    z2 = (sum_ee / o.draws - zbar.square()).clamp_min(0)
+    k = o.c * o.prior_precision * sd  # the prior adds k eps to every per-datum gradient
+    cross = sum_xg / o.draws - zbar * d
+    spread = sum_gg / o.draws - d.square() + 2 * k * cross + k.square() * z2
+    gbar = -scale * (first_g + d + o.c * o.prior_precision * (mean - prior_mean) + k * zbar)
+    g2 = scale.square() * spread.clamp_min(0)
+    new, sd = bam_step(mean, sd, zbar, z2, gbar, g2, o.lam)
+    return (new, torch.minimum(sd, o.prior_sd)), None
 
 
 def collect_first(sum_g: Tensor, sum_e: Tensor, first_g: Tensor, g: Tensor, noise: Noise) -> None:
@@ -102,21 +137,19 @@ class BaM(_SeveralDraws):
         self._run(bucket, collect_published, *sums, g, noise)
 
     def _update(self, bucket: Bucket, seen: Seen) -> None:
-        state, group = bucket.flat, bucket.group
-        c, prior_precision = group["temperature"] / group["num_data"], group["prior_sd"] ** -2.0
-        scale = state["sd"] / c
-        zbar, d = state["sum_e"] / seen.draws, state["sum_g"] / seen.draws
-        z2 = (state["sum_ee"] / seen.draws - zbar.square()).clamp_min(0)
-        k = c * prior_precision * state["sd"]  # the prior adds k eps to every per-datum gradient
-        cross = state["sum_xg"] / seen.draws - zbar * d
-        spread = state["sum_gg"] / seen.draws - d.square() + 2 * k * cross + k.square() * z2
-        offset = state["mean"] - self._prior_mean(bucket)
-        gbar = -scale * (state["sum_first_g"] + d + c * prior_precision * offset + k * zbar)
-        g2 = scale.square() * spread.clamp_min(0)
-        mean, sd = bam_step(state["mean"], state["sd"], zbar, z2, gbar, g2, max(group["lr"], SMALLEST))
-        state["mean"].copy_(mean - self._rate(group) * group["weight_decay"] * offset)
-        state["sd"].copy_(sd.clamp_max(group["prior_sd"]))
-        self._write_mean(bucket)
+        group, flat = bucket.group, bucket.flat
+        o = PublishedOptions(
+            *self._numbers(
+                bucket,
+                group["temperature"] / group["num_data"],
+                group["prior_sd"] ** -2.0,
+                group["prior_sd"],
+                max(group["lr"], SMALLEST),
+                seen.draws,
+            )
+        )
+        sums = [flat[key] for key in PUBLISHED_SUMS]
+        self._move(bucket, published_step, ("sd",), "as is", (self._prior_mean(bucket), *sums, o))
 
     def _precision_status(self) -> str:
         return "precision not learned under mini-batches: BaM as published takes their noise for curvature"

@@ -22,15 +22,14 @@ weight that grows like s^(1/f - 1): f = 1 is the plain average; with f = 1/2 the
 quarter of the weight.
 
 State. Tensors are in `state[p]`, in float32 (float64 for float64 weights) even if the weights are bfloat16;
-options and counters are in `param_groups`. The module keeps its storage: weights are written and restored by
-copying, never by adding and subtracting. A weight that was written by other code since the last step becomes
-the mean. The gradient of the last block stays in `.grad`, where clipping and scaling can reach it; the
-gradients of earlier blocks of the same step are moved into running sums ("sum_..."). From the end of a block
-to the step, the draw of a large tensor is kept as state "draw", theta - mean, because dividing it by sd is
-ten times cheaper than generating eps again. During that time there is no state "mean": the mean is in the
-module. Of a sharded weight (a DTensor), `state[p]` has this process's parts, as plain tensors; `state_dict()`
-has them as DTensors, sharded like the weight, and what is summed over a tensor is summed over all processes
-(optim/distributed.py).
+options and counters are in `param_groups`. The module keeps its storage. The mean of a large tensor is there
+alone: its state "mean" is the module's own memory, which holds the draw inside a block, and draws are taken
+back exactly (optim/recovery.py). Other weights are written and restored by copying. A weight that was written
+by other code since the last step becomes the mean. The gradient of the last block stays in `.grad`, where
+clipping and scaling can reach it; the gradients of earlier blocks of the same step are moved into running
+sums ("sum_..."). Of a sharded weight (a DTensor), `state[p]` has this process's parts, as plain tensors;
+`state_dict()` has them as DTensors, sharded like the weight, and what is summed over a tensor is summed over
+all processes (optim/distributed.py).
 
 A subclass defines its rule (rules/), its state and its options:
     _init_state(member, mean)     add tensors to the state of a parameter
@@ -43,9 +42,9 @@ import inspect
 import warnings
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +64,9 @@ from bayescore.optim.engine import (
     Member,
     collect_draw,
     draw_weights,
-    exchange_mean,
     keep_heap,
     make_buckets,
+    run_in_slices,
     update_kernel,
 )
 from bayescore.optim.gradients import (
@@ -102,6 +101,20 @@ from bayescore.optim.options import (
     initial_sd,
     prior_tensor,
 )
+from bayescore.optim.recovery import (
+    WIDE,
+    Grid,
+    decoded,
+    displace_by_sd,
+    fitted,
+    grid_like,
+    is_look,
+    off_grid,
+    quantum_of,
+    snap,
+    uninterrupted,
+    write_codes,
+)
 from bayescore.optim.status import Slope, lagging, slope_of
 from bayescore.optim.steep import is_steep
 from bayescore.optim.usage import Usage, losses_seen
@@ -122,8 +135,7 @@ class Seen(NamedTuple):
 
     Arguments:
         g: the gradient of the only draw; None if the bucket holds sums over several.
-        noise: of that draw; "kept" or "drawn" if it can be computed from the draw, which is still in memory
-            (engine.update_kernel).
+        noise: of that draw; "coded" if the state has it (optim/recovery.py).
         draws: number of draws in the step.
     """
 
@@ -151,12 +163,24 @@ class BayesianOptimizer(torch.optim.Optimizer):
     perturbs: ClassVar[bool] = True
     #: options that cannot differ between groups of parameters
     whole_options: ClassVar[tuple[str, ...]] = WHOLE
+    #: the state from which widths are computed: of a large tensor it has the noise too (optim/recovery.py)
+    coded: ClassVar[str] = "sd"
     #: which of the rule's terms are largest values, not sums (rules/terms.py)
     largest_terms: ClassVar[tuple[int, ...]] = ()
     # makes GradScaler pass its scale to step() instead of skipping it: earlier draws can be unscaled too
     _step_supports_amp_scaling = True
 
     # -- construction and options ------------------------------------------------------------------------
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        if args and isinstance(args[0], nn.Module):
+            raise TypeError(f"{cls.__name__} got a module; pass its parameters, model.parameters()")
+        if args and len(args) < 2 and "num_data" not in options:
+            raise TypeError(
+                f"{cls.__name__} needs num_data=, the size of the training set, such as "
+                "num_data=len(train_set)"
+            )
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -176,6 +200,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             "num_data": num_data,
             "lr_factor": 1.0,
             "steep_watch": steep_watch,
+            "quanta": (),
             **LOSSES,
             **COMMON,
             **common,
@@ -210,11 +235,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._generators: dict[torch.device, torch.Generator] = {}
         self._updated: set[int] = set()  # ids of buckets that were updated during backward
         self._bad = 0  # number of these whose gradient was not finite
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._release_draws()
-        found: dict[str, Any] = super().__getstate__()
-        return found
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -293,19 +313,15 @@ class BayesianOptimizer(torch.optim.Optimizer):
         states: Sequence[str],
         seen: Seen,
         o: Any,
-        width: Callable[..., Tensor] | None = None,
     ) -> Any:
-        """Apply `rule(mean, *states, prior_mean, draws, o)` to a bucket; returns the totals of its terms.
-
-        The first state is the sd, or `width(*states, o)` computes it.
-        """
+        """Apply `rule(mean, *states, prior_mean, draws, o)` to a bucket; returns the totals of its terms."""
         if seen.g is None:
             args, given = [bucket.flat[key].div_(seen.draws) for key in SUMS], "sums"
         elif isinstance(seen.noise, str):
             args, given = [seen.g], seen.noise
         else:
             args, given = [seen.g, cast(Tensor, seen.noise)], "noise"
-        return self._move(bucket, rule, states, given, (self._prior_mean(bucket), *args, o), width)
+        return self._move(bucket, rule, states, given, (self._prior_mean(bucket), *args, o))
 
     def _move(
         self,
@@ -314,15 +330,21 @@ class BayesianOptimizer(torch.optim.Optimizer):
         states: Sequence[str],
         given: str,
         args: Sequence[Any],
-        width: Callable[..., Tensor] | None = None,
     ) -> Any:
         """Apply a rule and the decay (2), and write the new mean into the module, in one pass over memory."""
+        weight, mean = bucket.whole, bucket.like
+        if bucket.in_place:
+            weight, mean = None, bucket.members[0].local.detach().view(-1)
+        grid: tuple[Any, ...] = ()
+        if recovers := self._recovers(bucket):
+            grid = self._grid(bucket)
         decay: tuple[Tensor, ...] = ()
         if share := self._rate(bucket.group) * bucket.group["weight_decay"]:
             decay = (self._prior_mean(bucket), *self._numbers(bucket, share))
-        kernel = update_kernel(rule, 1 + len(states), given, bool(decay), width)
+        coded = list(states).index(self.coded) if recovers else None
+        kernel = update_kernel(rule, 1 + len(states), given, bool(decay), coded)
         kept = [bucket.flat.get(key) for key in states]
-        return self._run(bucket, kernel, bucket.whole, bucket.like, *kept, *decay, *args)
+        return self._run(bucket, kernel, weight, mean, *kept, *grid, *decay, *args)
 
     def _run(self, bucket: Bucket, function: Callable[..., Any], *args: Any) -> Any:
         """Run a kernel over a bucket; returns the totals of its terms."""
@@ -376,6 +398,74 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def _after_update(self) -> None:
         """Called after an update, of all buckets unless an exception has ended it."""
         self._learn_told()
+        self._fit_grids()
+
+    # -- draws that are taken back (optim/recovery.py) ---------------------------------------------------
+
+    def _recovers(self, bucket: Bucket) -> bool:
+        """Whether the draws of a bucket are added to the mean and taken back."""
+        return self.perturbs and bucket.in_place
+
+    def _quantum(self, member: Member) -> float:
+        quanta = member.group["quanta"]
+        return float(quanta[member.position]) if member.position < len(quanta) else 0.0
+
+    def _grid(self, bucket: Bucket, sign: int = 1) -> Grid:
+        quantum = self._quantum(bucket.members[0])
+        return Grid(*self._numbers(bucket, sign * quantum, 1 / quantum))
+
+    def _displace(self, bucket: Bucket, sign: int) -> None:
+        """Add the draw that the state has to the mean of a bucket, or take it back."""
+        self._run(bucket, displace_by_sd, bucket.whole, bucket.flat[self.coded], *self._grid(bucket, sign))
+
+    def _widest(self, member: Member) -> float:
+        """The largest sd of the next draw of this process's part of a tensor."""
+        sd = member.state["sd"]
+        return float(sd.amax()) if sd.numel() else 0.0
+
+    def _look(self, member: Member) -> list[float]:
+        """max |m| and max sd of (4) in optim/recovery.py, of this process's part of a tensor."""
+        weight = member.local.detach()
+        level = max(abs(float(extreme)) for extreme in weight.aminmax()) if weight.numel() else 0.0
+        return [level, self._widest(member)]
+
+    def _settle(self, member: Member) -> None:
+        """Put weights that are new, or that other code has written, on a grid."""
+        weight, quantum = member.local.detach().view(-1), self._quantum(member)
+        off = not quantum or bool(run_in_slices(off_grid, weight, *grid_like(weight, quantum)))
+        found = torch.tensor([*self._look(member), float(off)], dtype=torch.float64)
+        if (processes := Processes.of([member.weight])) is not None:
+            found = processes.largest(found)
+        level, widest, off = found.tolist()
+        if off or fitted(quantum, level, weight.dtype) > quantum:
+            self._regrid(member, quantum_of(max(level, WIDE * widest), weight.dtype))
+
+    def _regrid(self, member: Member, quantum: float) -> None:
+        """Give a tensor another quantum, and put its mean on the grid."""
+        group = member.group
+        quanta = list(group["quanta"]) or [0.0] * len(group["params"])
+        quanta[member.position] = quantum
+        group["quanta"] = tuple(quanta)
+        if self._is_in_place(member):
+            weight = member.local.detach().view(-1)
+            run_in_slices(snap, weight, *grid_like(weight, quantum))
+            self._versions[member.weight] = version(member.weight)
+
+    def _fit_grids(self) -> None:
+        """Look at the quanta, after the updates in which that is due."""
+        if not self.perturbs or not is_look(self._head["updates"]):
+            return
+        members = [m for m in self._members() if m.is_large]
+        if not members:
+            return
+        rows = [self._look(m) if self._is_in_place(m) else [0.0, 0.0] for m in members]
+        table = torch.tensor(rows, dtype=torch.float64)
+        if self._processes is not None:
+            table = self._processes.largest(table)
+        for member, (level, widest) in zip(members, table.tolist(), strict=True):
+            old = self._quantum(member)
+            if old and (new := fitted(old, max(level, WIDE * widest), member.state["mean"].dtype)) != old:
+                self._regrid(member, new)
 
     # -- parameters and their state ----------------------------------------------------------------------
 
@@ -386,42 +476,49 @@ class BayesianOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for position, p in enumerate(group["params"]):
                 number += 1
-                if (p.numel() or empty) and (p.requires_grad or (frozen and self._has_state(p))):
+                if (p.numel() or empty) and (p.requires_grad or (frozen and "mean" in self.state[p])):
                     member = Member(number, group, position, p, self.state[p])
                     if not self._open and self._versions.get(p) != version(p):
                         self._synchronise(member)
                     yield member
-
-    def _has_state(self, p: Tensor) -> bool:
-        return "mean" in self.state[p] or "draw" in self.state[p]
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _synchronise(self, member: Member) -> None:
         """Create the state of a tensor, or take over weights that other code has written since."""
         p, state = member.weight, member.state
-        if "draw" in state:
-            self._release_draws([p])
         here = member.local.detach()
         value = here.to(torch.float64 if p.dtype == torch.float64 else torch.float32)
+        in_place = self._is_in_place(member)
         if "mean" not in state:
             if not possible("mean", value):
                 raise ValueError(
                     f"a parameter of the shape {tuple(p.shape)} holds numbers that are not finite before its "
                     "first update; initialise it, or load other weights"
                 )
-            state["mean"] = value.clone(memory_format=torch.contiguous_format)
+            state["mean"] = here if in_place else value.clone(memory_format=torch.contiguous_format)
             prior = prior_tensor(member.group, member.position, state["mean"])
             if prior is not None:
                 state["prior_mean"] = prior
             self._make_state(member, state["mean"])
+        elif in_place:
+            state["mean"] = here
         else:
             same = here == state["mean"].to(p.dtype)
             new = torch.where(same, state["mean"], value)
             if "average" in state:  # shift it with the mean, so that restoring the weights restores it too
                 state["average"].add_(new - state["mean"])
             state["mean"].copy_(new)
+        if in_place and self.perturbs:
+            self._settle(member)
         self._versions[p] = version(p)
+
+    def _is_in_place(self, member: Member) -> bool:
+        """Whether the state "mean" of a tensor is the module's own memory."""
+        here = member.local
+        wide = here.dtype in (torch.float32, torch.float64)
+        averaged = member.group["average"] or "average" in member.state  # which needs the mean of before
+        return member.is_large and wide and here.is_contiguous() and not averaged
 
     def _gathered(self, members: list[Member]) -> list[Bucket]:
         """The members in buckets; the buckets of the last call if they are still current."""
@@ -430,18 +527,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if not same or not all(bucket.is_current for bucket in self._buckets):
             self._buckets = make_buckets(members)
         return self._buckets
-
-    @torch.no_grad()
-    def _release_draws(self, weights: Iterable[Tensor] | None = None) -> None:
-        """Discard draws that were kept for a step: the state holds the mean again."""
-        for weight in [p for p, s in self.state.items() if "draw" in s] if weights is None else weights:
-            state = self.state[weight]
-            for bucket in self._buckets:
-                if bucket.members[0].weight is weight and "draw" in bucket.flat:
-                    bucket.flat["mean"] = bucket.flat.pop("draw")
-            state["mean"] = state.pop("draw").copy_(local(weight))
-            if "average" in state and self._versions.get(weight) != version(weight):
-                state["average"].copy_(local(weight))  # other code wrote the weight; its old value is lost
 
     # -- noise -------------------------------------------------------------------------------------------
 
@@ -476,13 +561,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
         return eps
 
     def _present_noise(self, bucket: Bucket) -> Noise | str:
-        """The noise of the only draw of this step, or where its draw still is in memory (`Seen.noise`)."""
-        if "draw" in bucket.flat:
-            return "kept"
-        return "drawn" if self._open and self._keeps(bucket) else self.noise(bucket, 0)
-
-    def _keeps(self, bucket: Bucket) -> bool:
-        return self.perturbs and bucket.keeps_draws
+        """The noise of the only draw of this step, or where it is (`Seen.noise`)."""
+        return "coded" if self._recovers(bucket) else self.noise(bucket, 0)
 
     # -- the block ---------------------------------------------------------------------------------------
 
@@ -500,7 +580,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
             self._compared = True
         self._reshard()
         self._collect_last()
-        self._release_draws()
         with self._processes.raising_together() if first and self._processes else nullcontext():
             members = list(self._members())
         buckets = self._gathered(members)
@@ -529,9 +608,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
         except BaseException:
             for weight in weights:
                 weight.grad = None
-            self._leave(buckets, keep=False)
+            self._leave(buckets)
             raise
-        self._leave(buckets, keep=True)
+        self._leave(buckets)
         self._check_gradients(members, max(calls.values(), default=1))
 
     @contextmanager
@@ -557,9 +636,18 @@ class BayesianOptimizer(torch.optim.Optimizer):
             module.reshard()
 
     def _write_draw(self, bucket: Bucket) -> None:
+        noise = self.noise(bucket, bucket.group["taken"])
+        if self._recovers(bucket):
+            self._run(bucket, write_codes, bucket.flat[self.coded], noise)
+            bucket.noise = None
+            with uninterrupted():
+                self._displace(bucket, 1)
+                bucket.drawn = True
+                self._note_versions(bucket)
+            return
         whole = bucket.whole
         theta = bucket.scratch if whole is None else whole
-        self._draw(bucket, theta, self.noise(bucket, bucket.group["taken"]))
+        self._draw(bucket, theta, noise)
         if whole is None:
             torch._foreach_copy_(bucket.weights, bucket.scratch_parts)
 
@@ -568,21 +656,28 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._run(bucket, draw_weights, theta, bucket.flat["mean"], bucket.flat["sd"], noise)
 
     @torch.no_grad()
-    def _leave(self, buckets: list[Bucket], keep: bool) -> None:
-        """End a block: write the mean back into the module, and keep a draw that the step can use."""
+    def _leave(self, buckets: list[Bucket]) -> None:
+        """End a block: the module holds the mean again."""
         self._reshard()
-        for bucket in buckets:
-            if id(bucket) in self._updated:
-                continue
-            theta = bucket.whole
-            if keep and theta is not None and bucket.group["draws"] == 1 and self._keeps(bucket):
-                self._run(bucket, exchange_mean, theta, bucket.flat["mean"])
-                bucket.rename("mean", "draw")
-                self._note_versions(bucket)
-            else:
-                self._write_mean(bucket)
-        torch.clear_autocast_cache()
-        self._open = False
+        with uninterrupted():
+            for bucket in buckets:
+                if id(bucket) not in self._updated:
+                    self._restore(bucket)
+            torch.clear_autocast_cache()
+            self._open = False
+
+    def _restore(self, bucket: Bucket) -> None:
+        """Write the mean of a bucket back into the module, or take the draw back."""
+        if not self._recovers(bucket):
+            self._write_mean(bucket)
+        elif bucket.drawn:
+            weight = bucket.members[0].weight
+            with uninterrupted():
+                untouched = self._versions.get(weight) == version(weight)
+                self._displace(bucket, -1)
+                bucket.drawn = False
+                if untouched:  # otherwise other code has written it inside the block, perhaps off its grid
+                    self._note_versions(bucket)
 
     def _write_mean(self, bucket: Bucket) -> None:
         torch._foreach_copy_(bucket.weights, [member.state["mean"] for member in bucket.members])
@@ -619,12 +714,13 @@ class BayesianOptimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 "update_in_backward=True makes one draw per step; call step() before the next sample()"
             )
-        self._release_draws()
         reached = [m for m in self._members() if m.weight.grad is not None]
         if not reached:
             raise RuntimeError(GONE)  # on all processes: a sharded gradient is there on all, or on none
         for bucket in self._gathered(reached):
-            self._collect(bucket, self._gradient(bucket), self.noise(bucket, draw))
+            coded = self._recovers(bucket)
+            noise = decoded(bucket.flat[self.coded]) if coded else self.noise(bucket, draw)
+            self._collect(bucket, self._gradient(bucket), noise)
             for member in bucket.members:
                 member.weight.grad = None
         self._count("collected", 1)
@@ -744,8 +840,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _finish_bucket(self, bucket: Bucket) -> None:
         """After an update: state and module hold the mean."""
-        if "draw" in bucket.flat:
-            bucket.rename("draw", "mean")
         if bucket.whole is None:
             self._write_mean(bucket)
         else:
@@ -753,7 +847,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _forget(self) -> None:
         """Discard the draws of this step, used or not, and count the step; the next has new noise."""
-        self._release_draws()  # of tensors that had no gradient, or whose update was left out
         for bucket in self._buckets:
             bucket.drop_sums()
             bucket.noise = None
@@ -774,6 +867,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 if "average" in state:  # if the option was set to 0 during the run, share is 1
                     state["average"].lerp_(state["mean"], share)
                 elif group["average"] and "mean" in state:  # the option was set during the run
+                    state["mean"] = state["mean"].clone()  # so far it may be the module's own memory
                     state["average"] = state["mean"].clone()
 
     def _check_state(self) -> None:
@@ -794,7 +888,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _skip(self, count: int = 1) -> None:
         """Count an update that is left out because gradients are not finite; warn the first time."""
-        self._release_draws()
         self._check_state()  # which may be why they are not finite
         self._count("skipped", count)
         self._count("skipped_in_a_row", 1)
@@ -840,14 +933,11 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _update_now(self, bucket: Bucket, *gradients: Tensor) -> None:
         self._updated.add(id(bucket))
+        self._restore(bucket)
         if finite(gradients):
             self._update(bucket, Seen(bucket.gathered(gradients), self._present_noise(bucket), 1))
         else:
             self._bad += 1
-            if "draw" in bucket.flat:  # the block has ended: the gradient was written by hand
-                self._release_draws([m.weight for m in bucket.members])
-            else:
-                self._write_mean(bucket)
         self._finish_bucket(bucket)
 
     def _finish_backward(self) -> bool:
@@ -871,12 +961,13 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     # -- posterior and checkpoints -----------------------------------------------------------------------
 
-    def posterior(self, model: nn.Module, likelihood: Any = "categorical") -> Posterior:
+    def posterior(self, model: nn.Module | None = None, likelihood: Any = "categorical") -> Posterior:
         """The current posterior over the weights of `model`; later steps do not change it."""
+        if model is None:
+            raise TypeError("posterior() needs the module whose weights these are: opt.posterior(model)")
         if self._open:
             raise RuntimeError("posterior() was called inside sample(); close the block first")
         reshard(model)
-        self._release_draws()
         members = {m.weight: m for m in self._members(frozen=True)}
         self._check_state()
         names = {name: members[p] for name, p in model.named_parameters() if p in members}
@@ -900,7 +991,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         if self._open or self._head["taken"]:
             raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
-        self._release_draws()  # of a block that failed because it had no gradient
         list(self._members(empty=True))  # makes the state
         self._check_state()
         found = super().state_dict()

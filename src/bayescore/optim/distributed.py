@@ -8,7 +8,8 @@ other options, other parameters or another number of updates.
 **Sharded weights** (`fully_shard`, tensor parallel: DTensors). Every process draws and updates its own parts;
 noise belongs to positions in whole tensors (posteriors/shards.py). Two small messages are sent in a step,
 both to all processes: before the update, whether any part of the gradient is not finite, one number; after
-it, the totals of a rule's terms, a few numbers per tensor. If several processes hold the same part, one of
+it, the totals of a rule's terms, a few numbers per tensor. In every eighth step the largest weights and sds
+follow, two numbers per tensor (optim/recovery.py). If several processes hold the same part, one of
 them is counted. Before the first draw the sizes of the counted parts are added up: they must give the whole.
 """
 

@@ -31,8 +31,10 @@ import torch
 from torch import Tensor
 
 from bayescore.optim.noise import CounterKey, Noise, numbers, uses_counter
+from bayescore.optim.recovery import decoded, rounded_update
 from bayescore.posteriors.shards import local, local_gradient, part_of
 from bayescore.rules.draws import Draws
+from bayescore.rules.proximal import proximal_step
 from bayescore.rules.terms import Largest, Terms
 
 __all__ = [
@@ -41,7 +43,6 @@ __all__ = [
     "Member",
     "collect_draw",
     "draw_weights",
-    "exchange_mean",
     "keep_heap",
     "make_buckets",
     "run_in_slices",
@@ -50,6 +51,7 @@ __all__ = [
 
 SMALL = 1 << 16  # smallest number of weights of a tensor that is a bucket of its own
 FULL = 1 << 18  # largest number of weights of a bucket of small tensors
+LONGEST = 100  # operations that a kernel does again in a second loop, rather than keep their results
 SLICE = 1 << 15  # weights per slice, so that a kernel's intermediate results stay in the cache
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,11 @@ class Member(NamedTuple):
         """The gradient of that part."""
         return local_gradient(self.weight)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the whole tensor has a bucket of its own, however many processes hold it."""
+        return self.weight.numel() >= SMALL
+
 
 class Bucket:
     """Members with their flat state.
@@ -84,8 +91,8 @@ class Bucket:
     Arguments:
         members: of one group, dtype and device, with state of the same names.
 
-    Between a block and the next step, a large tensor may have state "draw" (theta - mean) instead of "mean":
-    the mean is then in the module (optim/base.py). Of a sharded tensor, a bucket knows this process's part.
+    The state "mean" of a large tensor may be the module's own memory (optim/recovery.py). Of a sharded
+    tensor, a bucket knows this process's part.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -101,7 +108,7 @@ class Bucket:
         self.statistics = (
             self._table([m.state["statistics"] for m in members]) if "statistics" in first else None
         )
-        self._views = [(_mean_or_draw(m.state), m.state.get("statistics")) for m in members]
+        self._views = [(m.state["mean"], m.state.get("statistics")) for m in members]
         #: the statistics as numbers, for rules that compute with them outside of kernels
         self.rows: list[Any] = [] if self.statistics is None else self.statistics.tolist()
         self.lengths = self.like.new_tensor([float(m.weight.numel()) for m in members])
@@ -111,6 +118,8 @@ class Bucket:
         self._weights = [m.local.detach() for m in self.members]
         #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
         self.noise: tuple[Any, Tensor] | None = None
+        #: whether the module holds a draw that has to be taken back
+        self.drawn = False
         #: what the sds of a step are computed from, if they are not kept, as (number of the step, tensors)
         self.widths: tuple[int, tuple[Tensor, ...]] | None = None
 
@@ -136,7 +145,7 @@ class Bucket:
     @property
     def like(self) -> Tensor:
         """A flat tensor of the state's dtype and device."""
-        return _mean_or_draw(self.flat)
+        return self.flat["mean"]
 
     @property
     def whole(self) -> Tensor | None:
@@ -148,27 +157,19 @@ class Bucket:
     @property
     def is_large(self) -> bool:
         """Whether this is one large tensor."""
-        return self.sizes[0] >= SMALL
+        return self.members[0].is_large
 
     @property
-    def keeps_draws(self) -> bool:
-        """Whether draws can be kept until the step: the tensor is large, and its draws lose no precision."""
-        whole = self.whole
-        return self.is_large and whole is not None and whole.dtype == self.like.dtype
+    def in_place(self) -> bool:
+        """Whether the mean is in the module's own memory."""
+        mean = self.members[0].state["mean"]
+        return len(self.members) == 1 and mean.data_ptr() == self.members[0].local.data_ptr()
 
     @property
     def is_current(self) -> bool:
         """Whether the members' state is still held in this bucket's flat tensors."""
         pairs = zip(self.members, self._views, strict=True)
-        return all(
-            _mean_or_draw(m.state) is view and m.state.get("statistics") is row for m, (view, row) in pairs
-        )
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a state tensor of the only member: the mean becomes a kept draw, or the reverse."""
-        (member,) = self.members
-        self.flat[new] = self.flat.pop(old)
-        member.state[new] = member.state.pop(old)
+        return all(m.state["mean"] is view and m.state.get("statistics") is row for m, (view, row) in pairs)
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Views of a flat tensor in the members' shapes."""
@@ -237,10 +238,6 @@ class Bucket:
             del self.flat[key]
 
 
-def _mean_or_draw(state: dict[str, Any]) -> Any:
-    return state["mean"] if "mean" in state else state.get("draw")
-
-
 def _is_per_weight(member: Member, key: str, value: Any) -> bool:
     return key != "statistics" and isinstance(value, Tensor) and value.shape == member.local.shape
 
@@ -250,8 +247,8 @@ def make_buckets(members: Sequence[Member]) -> list[Bucket]:
     rows: dict[Any, list[Member]] = {}
     closed: list[list[Member]] = []
     for member in members:
-        size, like = member.local.numel(), _mean_or_draw(member.state)
-        if size >= SMALL:
+        size, like = member.local.numel(), member.state["mean"]
+        if member.is_large:
             closed.append([member])
             continue
         key = (id(member.group), like.dtype, like.device, *sorted(member.state))
@@ -315,6 +312,9 @@ def _compiled(function: Function) -> Function:
     counted = _with_totals(function)
     counted.__code__ = counted.__code__.replace(co_name=f"{function.__name__}_with_totals")
     fused: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}  # multiply-adds on a CPU
+    if getattr(function, "recomputes", False):
+        limits = ("realize_opcount_threshold", "realize_reads_threshold", "realize_acc_reads_threshold")
+        fused |= dict.fromkeys(limits, LONGEST)
     compiled: Function = torch.compile(counted, dynamic=True, options=fused)
     return compiled
 
@@ -388,13 +388,6 @@ def draw_weights(weight: Tensor, mean: Tensor, sd: Tensor, noise: Noise) -> None
     weight.copy_(torch.addcmul(mean, sd, numbers(noise, mean)))
 
 
-def exchange_mean(weight: Tensor, mean: Tensor) -> None:
-    """Write the mean into the module, and theta - mean into the tensor that held the mean."""
-    offset = weight - mean
-    weight.copy_(mean)
-    mean.copy_(offset)
-
-
 def collect_draw(
     sum_g: Tensor, sum_xg: Tensor, sum_e: Tensor, sum_ee: Tensor, g: Tensor, noise: Noise
 ) -> None:
@@ -408,44 +401,50 @@ def collect_draw(
 
 @functools.cache
 def update_kernel(
-    rule: Function, states: int, given: str, decays: bool, width: Function | None = None
+    rule: Function,
+    states: int,
+    given: str,
+    decays: bool,
+    recovers: int | None = None,
 ) -> Function:
     """The in-place update of a pure rule.
 
     The rule is `rule(mean, *other states, prior_mean, draws, options)` and returns the new states and its
     terms (rules/terms.py); with given="as is" it may take anything between its states and the options. The
     update is
-        update(weight, mean, *other states, [towards, share,] prior_mean, *inputs, options)
+        update(weight, mean, *other states, [quantum, inverse,] [towards, share,] prior_mean, *inputs, o)
     where `weight` is the module's own flat tensor, into which the new mean is written, or None.
 
     Arguments:
         states: how many state tensors the rule has, including the mean; some may be None.
-        given: what the inputs are. "noise": a gradient and the noise of its draw. "kept": a gradient; `mean`
-            holds theta - mean, and the module the mean. "drawn": a gradient; the module holds theta. "sums":
-            the four averages of `Draws`. "as is": what the rule takes.
+        given: what the inputs are. "noise": a gradient and the noise of its draw. "coded": a gradient; the
+            noise is in a state. "sums": the four averages of `Draws`. "as is": what the rule takes.
         decays: the mean also decays, m <- m + move(m) - share (m - towards), as in AdamW.
-        width: the sd from the other states and the options; None: it is the first of the other states.
+        recovers: which of the other states has the noise of a draw that can be taken back: the new mean is
+            put on the tensor's grid (optim/recovery.py). None: none.
     """
 
     def update(weight: Tensor | None, mean: Tensor, *args: Any) -> Any:
         others, rest, o = args[: states - 1], list(args[states - 1 : -1]), args[-1]
+        if recovers is not None:
+            quantum, inverse, *rest = rest
         if decays:
             towards, share, *rest = rest
-        m = weight if given == "kept" else mean
         if given == "as is":
-            new, terms = rule(m, *others, *rest, o)
+            new, terms = rule(mean, *others, *rest, o)
         else:
             prior_mean, *inputs = rest
             if given == "sums":
                 draws = Draws(*inputs)
             elif given == "noise":
                 draws = Draws.of_one(inputs[0], numbers(inputs[1], inputs[0]))
-            else:  # eps = (theta - mean)/sd, ten times cheaper than generating it again
-                assert weight is not None
-                offset = mean if given == "kept" else weight - mean
-                draws = Draws.of_one(inputs[0], offset / (others[0] if width is None else width(*others, o)))
-            new, terms = rule(m, *others, prior_mean, draws, o)
-        moved = new[0] - share * (m - towards) if decays else new[0]
+            else:
+                assert recovers is not None
+                draws = Draws.of_one(inputs[0], decoded(others[recovers]))
+            new, terms = rule(mean, *others, prior_mean, draws, o)
+        moved = new[0] - share * (mean - towards) if decays else new[0]
+        if recovers is not None:
+            moved = rounded_update(mean, moved, others[recovers], quantum, inverse)
         for old, value in zip((mean, *others), (moved, *new[1:]), strict=True):
             if old is not None:
                 old.copy_(value)
@@ -453,5 +452,7 @@ def update_kernel(
             weight.copy_(moved)
         return terms
 
+    # rather than keep its terms in temporary tensors; rules of many steps would take too long to compile
+    update.recomputes = rule is proximal_step  # type: ignore[attr-defined]
     update.__name__ = f"{rule.__name__}_{given.replace(' ', '_')}{'_decaying' if decays else ''}"
     return update

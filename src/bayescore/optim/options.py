@@ -162,6 +162,13 @@ def check_group(group: dict[str, Any]) -> None:
         raise ValueError(f"compiled must be True, False or None; got {group['compiled']!r}")
     if group["update_in_backward"] not in (True, False):
         raise ValueError(f"update_in_backward must be True or False; got {group['update_in_backward']!r}")
+    quanta = group["quanta"]
+    if not isinstance(quanta, tuple | list) or len(quanta) not in (0, len(group["params"])):
+        raise ValueError(f"quanta must be one number per parameter, or none; got {quanta!r}")
+    if not all(
+        isinstance(q, float) and (q == 0 or (0 < q <= MOST and math.frexp(q)[0] == 0.5)) for q in quanta
+    ):
+        raise ValueError(f"quanta must be powers of two, or zero; got {quanta!r}")
     _check_prior_mean(group)
 
 

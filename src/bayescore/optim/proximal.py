@@ -1,8 +1,8 @@
 """ProximalScore for networks: score matching with a proximal term as a drop-in for AdamW.
 
-The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's and
-the mean. The numbers of a tensor (`Slopes`) are its state "statistics", in float64; those of the whole
-network (`Network`) are in every parameter group, as "network".
+The rule is rules/proximal.py. Its widths follow from Adam's second moment, so that the state is AdamW's (of
+small tensors the mean too). The numbers of a tensor (`Slopes`) are its state "statistics", in float64; those
+of the whole network (`Network`) are in every parameter group, as "network".
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from bayescore.optim.distributed import norms
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
 from bayescore.optim.options import WHOLE, CommonOptions, positive
+from bayescore.optim.recovery import displace
 from bayescore.rules.adam import B1, B2
 from bayescore.rules.proximal import Network, ProximalOptions, Slopes, proximal_step, width
 
@@ -56,6 +57,7 @@ class ProximalScore(BayesianOptimizer):
         "prior_sd": "give prior_scale, relative to the size of each tensor's weights",
     }
     whole_options = (*WHOLE, "temperature", "nats")
+    coded = "second"
 
     def __init__(
         self,
@@ -143,6 +145,18 @@ class ProximalScore(BayesianOptimizer):
         mean, second = bucket.flat["mean"], bucket.flat["second"]
         self._run(bucket, draw_by_width, theta, mean, second, noise, *self._widths(bucket))
 
+    def _displace(self, bucket: Bucket, sign: int) -> None:
+        second, grid = bucket.flat["second"], self._grid(bucket, sign)
+        self._run(bucket, displace_by_width, bucket.whole, second, *grid, *self._widths(bucket))
+
+    def _widest(self, member: Member) -> float:
+        """That of the weight with the smallest square."""
+        least = member.state["second"]
+        if not least.numel():
+            return 0.0
+        (row,) = self._width_rows([member.state["statistics"].tolist()], member.group)
+        return float(width(None, least.amin(), ProximalOptions(*least.new_tensor(row), *[None] * 7)))
+
     def _update(self, bucket: Bucket, seen: Seen) -> None:
         group, lr = bucket.group, self._rate(bucket.group)
         b1, b2 = group["betas"]
@@ -150,13 +164,17 @@ class ProximalScore(BayesianOptimizer):
         c = group["temperature"] / group["num_data"]
         of_tensors = [(*of_group, *Slopes(*row).adam_options(lr, (b1, b2), c)) for row in bucket.rows]
         o = ProximalOptions(*self._widths(bucket), *bucket.spread(of_tensors))
-        totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o, width)
+        totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o)
         self._totals.append((bucket, totals))
 
     def _after_update(self) -> None:
         updated, self._totals = self._totals, []
-        if not updated:
-            return
+        if updated:
+            self._follow(updated)
+        super()._after_update()
+
+    def _follow(self, updated: list[tuple[Bucket, Tensor]]) -> None:
+        """The numbers of the tensors and of the network after an update."""
         device = updated[0][1].device
         tables = [table.to(device) for table in self._over_processes(updated)]
         found = iter(torch.cat(tables).tolist())  # waits for a GPU once
@@ -208,3 +226,11 @@ def draw_by_width(weight: Tensor, mean: Tensor, second: Tensor, noise: Noise, *w
     """theta = mean + sd * eps with the sd of (1), written into the module."""
     sd = width(None, second, ProximalOptions(*widths, *[None] * 7))
     weight.copy_(torch.addcmul(mean, sd, numbers(noise, mean)))
+
+
+def displace_by_width(
+    weight: Tensor, second: Tensor, quantum: Tensor, inverse: Tensor, *widths: Tensor
+) -> None:
+    """Add or take back a draw with the sd of (1)."""
+    sd = width(None, second, ProximalOptions(*widths, *[None] * 7))
+    displace(weight, sd, second, quantum, inverse)

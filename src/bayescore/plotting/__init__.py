@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from bayescore.plotting.fits import draw_family, draw_target, plot_fit
     from bayescore.plotting.forecasts import draw_forecast, plot_forecast, plot_horizon_calibration
     from bayescore.plotting.marginals import plot_marginals
+    from bayescore.plotting.training import plot_training
+    from bayescore.plotting.values import plot_values
 
 __all__ = [
     "draw_family",
@@ -27,6 +29,8 @@ __all__ = [
     "plot_marginals",
     "plot_reliability",
     "plot_risk_coverage",
+    "plot_training",
+    "plot_values",
 ]
 
 _HOMES = {
@@ -41,6 +45,8 @@ _HOMES = {
     "plot_marginals": "marginals",
     "plot_reliability": "calibration",
     "plot_risk_coverage": "calibration",
+    "plot_training": "training",
+    "plot_values": "values",
 }
 
 

@@ -7,12 +7,13 @@ averages the gap to the diagonal; the grey bars are the share of the data in eac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from bayescore.metrics.calibration import ece, reliability
 from bayescore.metrics.detection import risk_coverage
+from bayescore.metrics.evaluation import as_classes
 from bayescore.plotting.style import figure_style, looks, new_figure
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_reliability", "plot_reliability", "plot_risk_coverage"]
 
-Arms = Mapping[str, tuple[Tensor, Tensor]]
+#: by name, a class prediction or probabilities, and labels, as in `metrics.evaluate`
+Arms = Mapping[str, tuple[Any, Any]]
 _GREY = "#CFCFCF"
 
 
@@ -29,12 +31,13 @@ def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
     """One reliability diagram per arm, side by side.
 
     Arguments:
-        arms: by name, probabilities (N, K) and labels (N,).
+        arms: by name, what `predict` returned, or probabilities (N, K), and the labels.
     """
     with figure_style():
         figure = new_figure(2.5 * len(arms) + 0.4, 2.7)
         axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
-        for axis, (name, (probs, labels)) in zip(axes, arms.items(), strict=True):
+        for axis, (name, arm) in zip(axes, arms.items(), strict=True):
+            probs, labels = as_classes(*arm)
             draw_reliability(axis, probs, labels, bins, colour=looks(arms)[name].colour)
             axis.set_title(name)
             axis.set_xlabel("confidence")
@@ -62,7 +65,7 @@ def plot_risk_coverage(arms: Arms) -> Figure:
         figure = new_figure(4.2, 3.0)
         axes = figure.subplots()
         for name, look in looks(arms).items():
-            curve = risk_coverage(*arms[name])
+            curve = risk_coverage(*as_classes(*arms[name]))
             axes.plot(
                 100 * curve.coverage.cpu().numpy(), 100 * curve.risk.cpu().numpy(),
                 color=look.colour, linestyle=look.line, label=f"{name} (AURC {100 * curve.area:.2f} %)",

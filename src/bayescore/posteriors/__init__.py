@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bayescore.posteriors import likelihoods
+from bayescore.posteriors.acquisition import acquire
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.draws import DrawsPosterior
 from bayescore.posteriors.dropout import DropoutPosterior, InsertedDropout
@@ -12,6 +13,8 @@ from bayescore.posteriors.gaussian import GaussianPosterior
 from bayescore.posteriors.laplace import LaplacePosterior, fit_laplace
 from bayescore.posteriors.point import PointPosterior
 from bayescore.posteriors.prediction import ClassPrediction, Prediction, ValuePrediction
+from bayescore.posteriors.predictor import Predictor
+from bayescore.posteriors.pruning import pruned
 from bayescore.posteriors.selection import select
 from bayescore.posteriors.swag import SWAG, SwagPosterior
 from bayescore.posteriors.weight_dropout import WeightDropoutPosterior
@@ -29,10 +32,13 @@ __all__ = [
     "PointPosterior",
     "Posterior",
     "Prediction",
+    "Predictor",
     "SwagPosterior",
     "ValuePrediction",
     "WeightDropoutPosterior",
+    "acquire",
     "fit_laplace",
     "likelihoods",
+    "pruned",
     "select",
 ]

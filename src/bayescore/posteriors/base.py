@@ -34,7 +34,7 @@ from bayescore.posteriors.forward import (
     random_layer,
     recalibrate_batchnorm,
 )
-from bayescore.posteriors.inputs import Inputs
+from bayescore.posteriors.inputs import Inputs, as_inputs
 from bayescore.posteriors.likelihoods import Likelihood, as_likelihood, frozen
 from bayescore.posteriors.prediction import prediction_from_outputs
 from bayescore.posteriors.shards import gathered, is_sharded, part_like, reshard, sharded_like
@@ -84,8 +84,9 @@ class Posterior(ABC):
 
         Arguments:
             x: the module's inputs, all with the same number of rows: a tensor, a tuple or list of tensors for
-                `module(*x)`, or a mapping of names to tensors for `module(**x)`. The module returns a tensor,
-                or an object with `.logits`.
+                `module(*x)`, or a mapping of names to tensors for `module(**x)`; arrays serve as tensors do,
+                and so do a list of rows of numbers, a frame of numbers, a Dataset and a DataLoader (of pairs
+                the first halves). The module returns a tensor, or an object or mapping with logits.
             draws: the number of draws.
             seed: of the draws; the same seed gives the same prediction, whatever the batch size.
             batch_size: rows per forward pass; by default 1,000, which limits the memory of activations (for
@@ -116,7 +117,7 @@ class Posterior(ABC):
     @staticmethod
     def load(
         path: str | os.PathLike[str],
-        model: nn.Module | Sequence[nn.Module],
+        model: nn.Module | Sequence[nn.Module] | None = None,
         likelihood: Callable[[Any, Any], Tensor] | None = None,
     ) -> Posterior:
         """Read a saved posterior into `model`, whose weights become the posterior's centre.
@@ -124,6 +125,11 @@ class Posterior(ABC):
         Members of an ensemble may share one module; if their architectures differ, give one module each.
         `likelihood` is needed only if it was a callable, which a file cannot hold.
         """
+        if model is None:
+            raise TypeError(
+                "a file holds weights and no network: make the module and pass it, "
+                f"load({str(path)!r}, model)"
+            )
         file = PosteriorFile.read(Path(path))
         with restored_on_failure(*([model] if isinstance(model, nn.Module) else model)):
             try:
@@ -149,12 +155,12 @@ def unpack_posterior(file: PosteriorFile, model: Any, likelihood: Any) -> Poster
     return kind.unpack(file, model, likelihood)
 
 
-def check_request(x: Any, draws: int, batch_size: int | None) -> Inputs:
+def check_request(x: Any, draws: int, batch_size: int | None, model: nn.Module | None = None) -> Inputs:
     """The inputs of a prediction; raises unless they and the counts are valid."""
     check_count("draws", draws)
     if batch_size is not None:
         check_count("batch_size", batch_size)
-    return Inputs.of(x)
+    return as_inputs(x, model)
 
 
 class WeightPosterior(Posterior):
@@ -278,7 +284,7 @@ class WeightPosterior(Posterior):
         recalibrate: Iterable[Any] | None = None,
     ) -> Any:
         """As `Posterior.predict`."""
-        inputs = check_request(x, draws, batch_size)
+        inputs = check_request(x, draws, batch_size, self.model)
         batches = None if recalibrate is None else list(recalibrate)
         count = 1 if self.deterministic else draws
         with closing(self.outputs(inputs, count, seed, batch_size, batches)) as outputs:

@@ -55,11 +55,11 @@ class Ensemble(Posterior):
         recalibrate: Iterable[Any] | None = None,
     ) -> Any:
         """As `Posterior.predict`; each of the M members makes draws / M draws, rounded up."""
-        check_request(x, draws, batch_size)
+        inputs = check_request(x, draws, batch_size, getattr(self.members[0], "model", None))
         share = -(-draws // len(self.members))
         batches = None if recalibrate is None else list(recalibrate)
         rows = [
-            member.predict(x, share, seed=seed + number, batch_size=batch_size, recalibrate=batches)
+            member.predict(inputs, share, seed=seed + number, batch_size=batch_size, recalibrate=batches)
             for number, member in enumerate(self.members)
         ]
         return mixture(_with_one_likelihood(rows))  # (1)

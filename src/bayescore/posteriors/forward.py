@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayescore.posteriors.inputs import Inputs, require_tensor
+from bayescore.posteriors.inputs import Inputs, explained, require_tensor
 from bayescore.posteriors.shards import computing_device, local, part_like, reshard
 from bayescore.posteriors.wrappers import eager
 
@@ -140,7 +140,8 @@ def batched_outputs(model: nn.Module, draws: list[dict[str, Tensor]], inputs: In
     """Outputs (draws, n, ...); tensors that the draws do not name are the module's own."""
     own = dict(model.named_parameters())
     stacked = {name: torch.stack([draw[name].to(own[name]) for draw in draws]) for name in draws[0]}
-    found: Tensor = vmap(lambda weights: call_with(model, weights, inputs.args, inputs.named))(stacked)
+    with explained(model, inputs):
+        found: Tensor = vmap(lambda weights: call_with(model, weights, inputs.args, inputs.named))(stacked)
     return found
 
 

@@ -156,7 +156,7 @@ class LaplacePosterior(WeightPosterior):
         recalibrate: Iterable[Any] | None = None,
     ) -> Any:
         """As `Posterior.predict`, with draws of the outputs of the linearised network (2)."""
-        inputs = check_request(x, draws, batch_size)
+        inputs = check_request(x, draws, batch_size, self.model)
         if recalibrate is not None:
             raise ValueError("a linearised network keeps its BatchNorm statistics; leave out recalibrate=")
         x = _single_input(inputs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -92,8 +92,8 @@ class Categorical(Likelihood):
         check_logits(outputs)
         if y.is_floating_point():
             raise TypeError(
-                f"class labels must be whole numbers; got {y.dtype}: for values use 'gaussian', "
-                "for binary outcomes 'bernoulli', for soft labels a callable"
+                f"class labels must be whole numbers; got {y.dtype}: use y.long() if they number classes, "
+                "'gaussian' for values, 'bernoulli' for binary outcomes, a callable for soft labels"
             )
         check_labels(y[y != IGNORED], outputs.shape[1])
         return over_event(-F.cross_entropy(outputs, y, reduction="none", ignore_index=IGNORED))
@@ -124,18 +124,24 @@ class Gaussian(Likelihood):
     """y = outputs + noise.
 
     Arguments:
-        noise: its standard deviation; "learned" makes it a parameter with initial value 1.
+        noise: its standard deviation, or one for each of the outputs of a datum (the last dimension);
+            "learned" makes it a parameter with initial value 1.
     """
 
     name = "gaussian"
 
-    def __init__(self, noise: float | str = 1.0) -> None:
+    def __init__(self, noise: float | Sequence[float] | str = 1.0) -> None:
         super().__init__()
         learned = noise == "learned"
-        if not learned and (isinstance(noise, str | bool) or not 0 < noise < math.inf):
-            raise ValueError(f"noise must be a positive number or 'learned'; got {noise!r}")
-        self.noise: float | str = noise
-        initial = torch.tensor(0.0 if learned else math.log(float(noise)))
+        several = isinstance(noise, tuple | list)
+        each: list[Any] = list(noise) if several else [1.0 if learned else noise]  # type: ignore[arg-type]
+        if not each or any(isinstance(v, str | bool) or not 0 < v < math.inf for v in each):
+            raise ValueError(
+                f"noise must be a positive number, one for each output, or 'learned'; got {noise!r}"
+            )
+        self.noise: float | list[float] | str = each if several else noise  # type: ignore[assignment]
+        initial = torch.tensor([math.log(float(v)) for v in each])
+        initial = initial if several else initial[0]
         if learned:
             self.log_noise = nn.Parameter(initial)
         else:
@@ -146,7 +152,13 @@ class Gaussian(Likelihood):
 
     @property
     def status(self) -> str:
-        return f"noise {float(self.log_noise.exp()):.3g}" if self.noise == "learned" else ""
+        return f"noise {self.noise_sd:.3g}" if self.noise == "learned" else ""
+
+    @property
+    def noise_sd(self) -> float | list[float]:
+        """The standard deviation of the noise, learned or given, as a number, or one for each output."""
+        found: float | list[float] = self.log_noise.detach().double().exp().tolist()
+        return found
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         check_event(outputs, y)

@@ -4,18 +4,21 @@ Classes, from S draws with probabilities p_s, H the entropy:
     probs = mean_s p_s,   entropy = H(probs),   mutual_information = H(probs) - mean_s H(p_s)          (1)
 Values, from S outputs o_s of a likelihood with mean mu, variance v and distribution function C:
     mean = mean_s mu(o_s),   std^2 = mean_s v(o_s) + Var_s mu(o_s),   quantile: mean_s C(o_s, y) = q   (2)
+    CRPS = sum over whole numbers k of (mean_s C(o_s, k) - 1[y <= k])^2, for counts                    (3)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bayescore.posteriors.likelihoods import Likelihood, check_event, check_labels
+from bayescore.metrics.forecasts import mixture_crps
+from bayescore.posteriors.likelihoods import Function, Likelihood, check_event, check_labels
 
 __all__ = [
     "ClassPrediction",
@@ -44,16 +47,22 @@ class Prediction:
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(
-            f"a {type(self).__name__} has no {name}; classes have probs, entropy and mutual_information, "
-            "values have mean, std, quantile and interval"
+            f"a {type(self).__name__} has no {name}; classes have probs, entropy, mutual_information "
+            "(epistemic) and expected_entropy (aleatoric), values have mean, std, epistemic_std, "
+            f"aleatoric_std, quantile and interval{self._remedy()}"
         )
+
+    def _remedy(self) -> str:
+        """What to change, if predictions are not what was expected because of the likelihood."""
+        return ""
 
 
 @dataclass(frozen=True)
 class ClassPrediction(Prediction):
     """Class probabilities; for binary outcomes, the probability of 1 of every output.
 
-    probs: (n, K, ...).  expected_entropy: mean entropy of the single draws.
+    probs: (n, K, ...).  expected_entropy: mean entropy of the single draws, the part of the entropy that
+    more data would not remove (aleatoric); the rest is `mutual_information` (epistemic).
     """
 
     probs: Tensor
@@ -109,6 +118,14 @@ class ValuePrediction(Prediction):
     outputs: Tensor
     likelihood: Likelihood
 
+    def _remedy(self) -> str:
+        if not isinstance(self.likelihood, Function):
+            return ""
+        return (
+            "; a loss function of yours leaves the outputs as they are: likelihood='categorical' (which is "
+            "cross_entropy) or 'bernoulli' gives probs"
+        )
+
     @property
     def mean(self) -> Tensor:
         return self.likelihood.mean(self.outputs).mean(0)
@@ -124,8 +141,16 @@ class ValuePrediction(Prediction):
         """The part of `std` that comes from not knowing the weights."""
         return self.likelihood.mean(self.outputs).std(0, correction=0)
 
-    def quantile(self, q: float) -> Tensor:
-        """The q-quantile of every output, by bisection of the mixture's distribution function."""
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """The part of `std` that more data would not remove: the noise of the values."""
+        return self.likelihood.variance(self.outputs).mean(0).sqrt()
+
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """The q-quantile of every output, by bisection of the mixture's distribution function; for several
+        q, one after the other, (len(q), n, ...)."""
+        if isinstance(q, Sequence | Tensor | np.ndarray):
+            return torch.stack([self.quantile(float(one)) for one in q])
         if not 0 < q < 1:
             raise ValueError(f"q must lie in (0, 1); got {q}")
         centre, spread = self.mean, self.std
@@ -146,6 +171,21 @@ class ValuePrediction(Prediction):
         if not 0 < level < 1:
             raise ValueError(f"level must lie in (0, 1); got {level}")
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(Y <= y) of every output: uniform over data if the prediction is calibrated (the PIT)."""
+        return torch.stack([self.likelihood.cdf(o, y) for o in self.outputs]).mean(0)
+
+    def crps(self, y: Tensor) -> Tensor:
+        """Continuous ranked probability score of every output: the less, the better, in units of y."""
+        if not self.likelihood.discrete:
+            sd = self.likelihood.variance(self.outputs).sqrt()
+            return mixture_crps(self.likelihood.mean(self.outputs), y.to(self.outputs), sd)
+        total = torch.zeros_like(self.mean)
+        for k in range(int(max(float(y.max()), float(self.quantile(1 - 1e-6).max()))) + 1):
+            at = torch.full_like(total, k)
+            total += (self.cdf(at) - (y <= k).to(total)).square()  # (3)
+        return total
 
     def log_prob(self, y: Tensor) -> Tensor:
         """log of the averaged density of y, (n,)."""

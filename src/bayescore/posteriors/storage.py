@@ -22,6 +22,7 @@ from bayescore.posteriors.likelihoods import KINDS, Function, Likelihood, as_lik
 __all__ = ["PosteriorFile", "likelihood_header"]
 
 FORMAT = "bayescore-network-1"
+CHECKPOINT = "'bayescore-run-1'"  # the format of nn/checkpoint.py
 
 Shape = tuple[int, ...]
 
@@ -38,8 +39,16 @@ class PosteriorFile:
     def read(cls, path: Path) -> PosteriorFile:
         if not path.is_file():
             raise FileNotFoundError(f"there is no saved posterior at {path}")
-        with cls(path, {}, {}).refusing_damage():
-            return cls(path, *read_tensors(path, FORMAT))
+        try:
+            with cls(path, {}, {}).refusing_damage():
+                return cls(path, *read_tensors(path, FORMAT))
+        except ValueError as error:
+            if CHECKPOINT not in str(error):
+                raise
+            raise ValueError(
+                f"{path} is the checkpoint of a run, not a posterior: continue the run with "
+                "fit(..., checkpoint=), and save the posterior that it returns"
+            ) from error
 
     def write(self) -> None:
         """Write the file atomically."""

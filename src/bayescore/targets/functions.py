@@ -19,7 +19,15 @@ Function = Callable[[Tensor], Tensor]
 def call(fn: Function, x: Tensor, what: str, tail: tuple[int, ...]) -> Tensor:
     """fn at the points flattened to (n, D); its result is checked and gets the points' leading shape."""
     points = x.reshape(-1, x.shape[-1])  # (n, D)
-    value = fn(points)
+    try:
+        value = fn(points)
+    except (IndexError, RuntimeError, TypeError) as error:
+        if type(error) not in (IndexError, RuntimeError, TypeError):  # such as memory that is exhausted
+            raise
+        raise ValueError(
+            f"{what} failed at points of the shape {tuple(points.shape)}: {error}; it must take rows of "
+            "points, in operations of torch (torch.vmap(fn) takes rows if fn takes one point)"
+        ) from error
     if not isinstance(value, Tensor):
         raise TypeError(f"{what} must return a torch.Tensor; it returned {type(value).__name__}")
     want = (points.shape[0], *tail)
@@ -33,6 +41,14 @@ def call(fn: Function, x: Tensor, what: str, tail: tuple[int, ...]) -> Tensor:
             f"pass dtype={value.dtype} to the target or cast inside the function"
         )
     return value.reshape(*x.shape[:-1], *tail)
+
+
+def checked_dim(dim: int | None) -> int:
+    """The number of coordinates; raises unless it is given, and a count."""
+    if dim is None:
+        raise TypeError("a function does not say how many coordinates it takes; pass dim=, such as dim=2")
+    check_count("dim", dim)
+    return dim
 
 
 class LogDensity(Target):
@@ -52,15 +68,14 @@ class LogDensity(Target):
     def __init__(
         self,
         fn: Function,
-        dim: int,
+        dim: int | None = None,
         *,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be a function from points to log densities; got {type(fn).__name__}")
-        check_count("dim", dim)
-        self.fn, self.dim, self.dtype, self.device = fn, dim, dtype, torch.device(device)
+        self.fn, self.dim, self.dtype, self.device = fn, checked_dim(dim), dtype, torch.device(device)
 
     def log_prob(self, x: Tensor) -> Tensor:
         return call(self.fn, x, "the log density", ())
@@ -82,7 +97,7 @@ class ScoreFunction(Target):
     def __init__(
         self,
         fn: Function,
-        dim: int,
+        dim: int | None = None,
         *,
         log_density: Function | None = None,
         dtype: torch.dtype = torch.float64,
@@ -90,8 +105,7 @@ class ScoreFunction(Target):
     ) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be a function from points to scores; got {type(fn).__name__}")
-        check_count("dim", dim)
-        self.fn, self.log_density, self.dim = fn, log_density, dim
+        self.fn, self.log_density, self.dim = fn, log_density, checked_dim(dim)
         self.dtype, self.device, self.has_density = dtype, torch.device(device), log_density is not None
 
     def log_prob(self, x: Tensor) -> Tensor:

@@ -123,9 +123,18 @@ def test_the_report_is_built_from_artefacts_without_records(page):
     ):
         assert piece in page
     for verdict in ("reproduced", "partly", "not reproduced here"):
-        assert f"</span> {verdict}</span>: 2" in page
+        assert f"</span> {verdict} <b>2</b></label>" in page
     assert page.index("Claims and verdicts") < page.index("data:image/")
     assert page.count("Rule: ") == 6
+
+
+def test_the_first_screen_is_one_table_of_claims_with_the_papers_number_and_ours(page):
+    table = page[page.index("<table") : page.index("</table>")]
+    assert re.findall(r'<th scope="col">(\w+)</th>', table) == ["place", "claim", "paper", "ours", "verdict"]
+    assert page.index("<table") < page.index("<nav")
+    ours = re.findall(r'<td data-name="ours">(.*?)</td>', table)
+    assert len(ours) == table.count('class="fold"') == 6
+    assert all(ours)
 
 
 def test_experiments_come_in_the_order_of_the_paper(page):

@@ -134,7 +134,7 @@ def not_worse_on(
     )
 
     def judge(records: Records) -> Judgement:
-        sentences, verdict = [], REPRODUCED
+        sentences, counts, verdict = [], [], REPRODUCED
         for metric in metrics:
             lower, worse = 0, []
             for name in data:
@@ -146,11 +146,12 @@ def not_worse_on(
                 worse += [f"{name} by {interval_text(interval, 3)}"] if interval.low > 0 else []
             where = ", ".join(worse) or "none"
             sentences.append(f"{metric}: lower on {lower} of {len(data)}, significantly worse on {where}.")
+            counts.append(f"{metric} lower on {lower}, worse on {len(worse)} of {len(data)}")
             if worse:
                 verdict = NOT_REPRODUCED
             elif lower < at_least and verdict == REPRODUCED:
                 verdict = PARTLY
-        return Judgement(verdict, " ".join(sentences))
+        return Judgement(verdict, " ".join(sentences), ours="; ".join(counts))
 
     return Criterion(words, judge)
 
@@ -168,7 +169,8 @@ def lower_on(metric: str, arm: str, than: str, data: str) -> Criterion:
             return Judgement(None, f"Fewer than two pairs of {arm} and {than} on {data}.")
         interval = mean_interval(found)
         verdict = REPRODUCED if interval.high < 0 else NOT_REPRODUCED if interval.low > 0 else PARTLY
-        return Judgement(verdict, f"{data}: {interval_text(interval, 3)} over {interval.n}.")
+        shown = interval_text(interval, 3)
+        return Judgement(verdict, f"{data}: {shown} over {interval.n}.", ours=shown)
 
     return Criterion(words, judge)
 
@@ -188,7 +190,9 @@ def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> 
             return Judgement(NOT_REPRODUCED, f"On {data} runs of {arm} diverged.")
         a, b = float(ours.mean()), float(theirs.mean())
         verdict = REPRODUCED if a - b <= (factor - 1) * abs(b) else NOT_REPRODUCED
-        return Judgement(verdict, f"{data}: {a:.4g} and {b:.4g} over {len(ours)}.", {"ours": a, "theirs": b})
+        shown = f"{a:.4g} and {b:.4g}"
+        numbers = {"ours": a, "theirs": b}
+        return Judgement(verdict, f"{data}: {shown} over {len(ours)}.", numbers, shown)
 
     return Criterion(words, judge)
 
@@ -209,6 +213,7 @@ def coverage_within(arm: str, data: Sequence[str], low: float, high: float, at_l
             shares[name] = float(own.values("calibrated_80", math.nan).mean())
         good = sum(low <= share <= high for share in shares.values())
         sentence = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
-        return Judgement(REPRODUCED if good >= at_least else NOT_REPRODUCED, f"{sentence}.", shares)
+        verdict = REPRODUCED if good >= at_least else NOT_REPRODUCED
+        return Judgement(verdict, f"{sentence}.", shares, f"{good} of {len(data)} sets")
 
     return Criterion(words, judge)

@@ -132,7 +132,8 @@ def _mostly_significant(name: str) -> Criterion:
         sentence = (
             f"Significantly better in {', '.join(better) or 'none'}; worse in {', '.join(worse) or 'none'}."
         )
-        return Judgement(verdict, sentence, {"better": better, "worse": worse})
+        ours = f"{len(better)} of {len(ready)} better, {len(worse)} worse"
+        return Judgement(verdict, sentence, {"better": better, "worse": worse}, ours)
 
     return Criterion(words, judge)
 
@@ -156,6 +157,7 @@ EXPERIMENT = Experiment(
             "Ours is significantly better than ADVI in 9 of 14 cells.",
             "App. D.3",
             _mostly_significant(PAPERS),
+            paper="9 of 14",
         ),
         Claim("So is ProximalScore.", "not in the paper", _mostly_significant(DEFAULT)),
     ),

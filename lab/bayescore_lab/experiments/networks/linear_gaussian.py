@@ -111,7 +111,8 @@ def _honest(limit: float) -> Criterion:
             return Judgement(None, "No status says learned.")
         worst = float(sure.values("sd_worst").max())
         sentence = f"{len(sure)} of {len(records)} runs say learned; their worst sd is {worst:.1%} off."
-        return Judgement(REPRODUCED if worst <= limit else NOT_REPRODUCED, sentence)
+        verdict = REPRODUCED if worst <= limit else NOT_REPRODUCED
+        return Judgement(verdict, sentence, ours=f"worst sd {worst:.1%} off")
 
     return Criterion(words, judge)
 

@@ -174,7 +174,7 @@ def lower_mean(metric: str, arm: str, than: str, percent: float) -> Criterion:
         interval = mean_interval(differences(ours, theirs))
         verdict = REPRODUCED if interval.high < 0 else NOT_REPRODUCED if interval.low > 0 else PARTLY
         sentence = f"At {percent:g} %: mean difference {interval_text(interval, 3)} over {interval.n}."
-        return Judgement(verdict, sentence, dict(vars(interval)))
+        return Judgement(verdict, sentence, dict(vars(interval)), interval_text(interval, 3))
 
     return Criterion(words, judge)
 
@@ -196,7 +196,7 @@ def similar(metric: str, arm: str, than: str, percent: float, tolerance: float) 
         interval = mean_interval(ours / theirs)
         sentence = f"At {percent:g} %: mean ratio {interval_text(interval, 3)} over {interval.n}."
         verdict = judge_interval(interval, 1 - tolerance, 1 + tolerance)
-        return Judgement(verdict, sentence, dict(vars(interval)))
+        return Judgement(verdict, sentence, dict(vars(interval)), f"{interval_text(interval, 3)} times")
 
     return Criterion(words, judge)
 
@@ -230,9 +230,11 @@ def not_worse(
                     worse[percent].append(f"{other} by {interval_text(interval, 3)}")
         found = [f"at {percent:g} % than {', '.join(those)}" for percent, those in worse.items() if those]
         verdict = REPRODUCED if not found else PARTLY if len(found) < len(worse) else NOT_REPRODUCED
-        comparisons = f"{len(others) * len(percentages)} comparisons"
+        count = len(others) * len(percentages)
         numbers = {"worse": {f"{percent:g}": those for percent, those in worse.items()}}
-        return Judgement(verdict, f"Of {comparisons}, worse {'; '.join(found) or 'in none'}.", numbers)
+        sentence = f"Of {count} comparisons, worse {'; '.join(found) or 'in none'}."
+        lost = sum(map(len, worse.values()))
+        return Judgement(verdict, sentence, numbers, f"worse in {lost} of {count} comparisons")
 
     return Criterion(words, judge)
 
@@ -250,8 +252,8 @@ def at_most(metric: str, arm: str, percent: float, bound: float) -> Criterion:
             return Judgement(None, f"No run of {arm} at {percent:g} %.")
         good = sum(value <= bound for value in values)
         verdict = REPRODUCED if good == len(values) else PARTLY if good else NOT_REPRODUCED
-        sentence = f"At {percent:g} %: {', '.join(f'{value:.4g}' for value in values)}."
-        return Judgement(verdict, sentence, {"values": values})
+        shown = ", ".join(f"{value:.4g}" for value in values)
+        return Judgement(verdict, f"At {percent:g} %: {shown}.", {"values": values}, shown)
 
     return Criterion(words, judge)
 

@@ -112,7 +112,8 @@ def _fails(arms: Sequence[str]) -> Criterion:
             return Judgement(None, "These records do not have the largest network for all of them.")
         able = sorted({r.method for r in found if r.metrics["ran"]})
         sentence = f"It runs with {', '.join(able)}." if able else "It runs with none of them."
-        return Judgement(NOT_REPRODUCED if able else REPRODUCED, sentence)
+        verdict = NOT_REPRODUCED if able else REPRODUCED
+        return Judgement(verdict, sentence, ours=f"{len(arms) - len(able)} of {len(arms)} fail")
 
     return Criterion(words, judge)
 

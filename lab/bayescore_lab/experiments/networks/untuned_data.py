@@ -53,12 +53,14 @@ FASHION = (
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         16 + 60_000 * 28 * 28,
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/train-images-idx3-ubyte.gz",),
+        licence="MIT",
     ),
     Source(
         "fashion_mnist/train-labels-idx1-ubyte.gz",
         "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
         8 + 60_000,
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/train-labels-idx1-ubyte.gz",),
+        licence="MIT",
     ),
 )
 #: mean and sd of the pixels of Fashion-MNIST's training images, from 0 to 1

@@ -306,11 +306,15 @@ def differences_figure(records: Records) -> Figure:
 
 # -- rules -----------------------------------------------------------------------------------------------
 
-Judge = Callable[[Standing, Records], tuple[Verdict, str]]
+#: on how many tasks it holds, and a sentence
+Judge = Callable[[Standing, Records], tuple[int, str]]
 
 
-def _over_half(words: str, half: str, judge: Judge) -> Criterion:
-    """A rule over all tasks of a half; without a verdict unless ours and AdamW have run each of them."""
+def _over_half(words: str, half: str, share: float, judge: Judge) -> Criterion:
+    """A rule that a share of the tasks of a half must fulfil.
+
+    Without a verdict unless ours and AdamW have run each of them.
+    """
     wanted = [task.name for task in TASKS if task.half == half]
 
     def found(records: Records) -> Judgement:
@@ -318,10 +322,10 @@ def _over_half(words: str, half: str, judge: Judge) -> Criterion:
         missing = [task for task in wanted if task not in ours.tasks]
         if missing:
             return Judgement(None, f"Not run with both methods: {', '.join(missing)}.")
-        verdict, sentence = judge(ours, records)
-        return Judgement(
-            verdict, sentence, {"differences": {t: vars(d) for t, d in ours.differences.items()}}
-        )
+        good, sentence = judge(ours, records)
+        numbers = {"differences": {t: vars(d) for t, d in ours.differences.items()}}
+        verdict = _share(good, len(wanted), share)
+        return Judgement(verdict, sentence, numbers, f"{good} of {len(wanted)} tasks")
 
     return Criterion(words, found)
 
@@ -334,15 +338,15 @@ def never_worse(half: str, tolerance: float = 0.02) -> Criterion:
         "all are good, not reproduced here if fewer than half are, partly otherwise."
     )
 
-    def judge(ours: Standing, _: Records) -> tuple[Verdict, str]:
+    def judge(ours: Standing, _: Records) -> tuple[int, str]:
         good, (task, worst) = ours.level(tolerance), ours.worst
         bad = [f"{t} {interval_text(d, 3)}" for t, d in ours.differences.items() if t not in good]
         sentence = (
             f"Good on {len(good)} of {len(ours.tasks)}; the worst is {task}, {interval_text(worst, 3)}."
         )
-        return _share(len(good), len(ours.tasks), 1.0), sentence + (f" Bad: {'; '.join(bad)}." if bad else "")
+        return len(good), sentence + (f" Bad: {'; '.join(bad)}." if bad else "")
 
-    return _over_half(words, half, judge)
+    return _over_half(words, half, 1.0, judge)
 
 
 def lower_on_most(half: str, share: float = 0.8) -> Criterion:
@@ -353,13 +357,11 @@ def lower_on_most(half: str, share: float = 0.8) -> Criterion:
         "than half, partly otherwise."
     )
 
-    def judge(ours: Standing, _: Records) -> tuple[Verdict, str]:
+    def judge(ours: Standing, _: Records) -> tuple[int, str]:
         others = [task for task in ours.tasks if task not in ours.below]
-        return _share(len(ours.below), len(ours.tasks), share), _counted(
-            "Lower", ours.below, ours.tasks, others
-        )
+        return len(ours.below), _counted("Lower", ours.below, ours.tasks, others)
 
-    return _over_half(words, half, judge)
+    return _over_half(words, half, share, judge)
 
 
 def calibrated_on_most(half: str, share: float = 0.8) -> Criterion:
@@ -370,17 +372,16 @@ def calibrated_on_most(half: str, share: float = 0.8) -> Criterion:
         f"{share:.0%}, not reproduced here if fewer than half, partly otherwise."
     )
 
-    def judge(ours: Standing, records: Records) -> tuple[Verdict, str]:
+    def judge(ours: Standing, records: Records) -> tuple[int, str]:
         others = [
             f"{task} ({number(calibration(records, task, OURS), 2)} against "
             f"{number(calibration(records, task, PLAIN), 2)})"
             for task in ours.tasks
             if task not in ours.calibrated
         ]
-        sentence = _counted("As good", ours.calibrated, ours.tasks, others)
-        return _share(len(ours.calibrated), len(ours.tasks), share), sentence
+        return len(ours.calibrated), _counted("As good", ours.calibrated, ours.tasks, others)
 
-    return _over_half(words, half, judge)
+    return _over_half(words, half, share, judge)
 
 
 def error_within(half: str, bound: float = 0.03) -> Criterion:
@@ -390,16 +391,16 @@ def error_within(half: str, bound: float = 0.03) -> Criterion:
         f"if it is at most {1 + bound:g} on all, not reproduced here if on fewer than half, partly otherwise."
     )
 
-    def judge(ours: Standing, _: Records) -> tuple[Verdict, str]:
+    def judge(ours: Standing, _: Records) -> tuple[int, str]:
         bad = [f"{task} {100 * e:+.1f} %" for task, e in ours.errors.items() if not e <= bound]
         good = len(ours.tasks) - len(bad)
         task, worst = ours.worst_error
         sentence = (
             f"Within {bound:.0%} on {good} of {len(ours.tasks)}; the worst is {task}, {100 * worst:+.1f} %."
         )
-        return _share(good, len(ours.tasks), 1.0), sentence + (f" Beyond: {'; '.join(bad)}." if bad else "")
+        return good, sentence + (f" Beyond: {'; '.join(bad)}." if bad else "")
 
-    return _over_half(words, half, judge)
+    return _over_half(words, half, 1.0, judge)
 
 
 def best_rank(half: str) -> Criterion:
@@ -420,7 +421,8 @@ def best_rank(half: str) -> Criterion:
         ours = ranks[OURS].estimate
         verdict = REPRODUCED if ours <= first.estimate else PARTLY if ours <= first.high else NOT_REPRODUCED
         sentence = "Mean ranks: " + ", ".join(f"{arm} {interval_text(ranks[arm], 3)}" for arm in order) + "."
-        return Judgement(verdict, sentence, {arm: vars(rank) for arm, rank in ranks.items()})
+        shown = f"{ours:.2f}, place {order.index(OURS) + 1} of {len(order)}"
+        return Judgement(verdict, sentence, {arm: vars(rank) for arm, rank in ranks.items()}, shown)
 
     return Criterion(words, judge)
 
@@ -443,7 +445,7 @@ def no_worse_than(other: str, task: str, metrics: Mapping[str, str]) -> Criterio
         sentence = "; ".join(f"{what} {interval_text(d, 3)}" for what, d in known.items())
         numbers = {what: vars(d) for what, d in known.items()}
         verdict = NOT_REPRODUCED if worse else REPRODUCED if level else PARTLY
-        return Judgement(verdict, f"Differences on {task}: {sentence}.", numbers)
+        return Judgement(verdict, f"Differences on {task}: {sentence}.", numbers, sentence)
 
     return Criterion(words, judge)
 
@@ -466,7 +468,8 @@ def first_epoch_learns(tasks: Sequence[str]) -> Criterion:
         sentence = f"In {len(runs) - len(bad)} of {len(runs)} runs." + (
             f" Not: {'; '.join(bad)}." if bad else ""
         )
-        return Judgement(_share(len(runs) - len(bad), len(runs), 1.0), sentence)
+        good = len(runs) - len(bad)
+        return Judgement(_share(good, len(runs), 1.0), sentence, ours=f"{good} of {len(runs)} runs")
 
     return Criterion(words, judge)
 

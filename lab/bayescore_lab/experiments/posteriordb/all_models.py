@@ -100,9 +100,9 @@ def _median(records: Records, metric: str) -> float | None:
     return float(statistics.median(found)) if found else None
 
 
-def _judged(share: float, enough: float, sentence: str, numbers: dict[str, float]) -> Judgement:
+def _judged(share: float, enough: float, sentence: str, numbers: dict[str, Any], ours: str) -> Judgement:
     verdict = REPRODUCED if share >= enough else PARTLY if share >= 0.5 else NOT_REPRODUCED
-    return Judgement(verdict, sentence, numbers)
+    return Judgement(verdict, sentence, numbers, ours)
 
 
 def _trusted(records: Records) -> Judgement:
@@ -112,7 +112,9 @@ def _trusted(records: Records) -> Judgement:
     share = len(called) / len(groups)
     words = f"{len(called)} of {len(groups)} are called good or usable; of these {len(wrong)} are off"
     where = f" ({', '.join(wrong)})." if wrong else "."
-    return _judged(0.0 if wrong else share, 0.8, words + where, {"called": len(called), "off": len(wrong)})
+    numbers = {"called": len(called), "off": len(wrong)}
+    ours = f"{len(called)} of {len(groups)}, {len(wrong)} of them off"
+    return _judged(0.0 if wrong else share, 0.8, words + where, numbers, ours)
 
 
 def _typical(chosen: Records) -> str:
@@ -135,7 +137,8 @@ def _steady(records: Records) -> Judgement:
         neighbours += max(places) - min(places) <= 1
     words = f"19 of 20 seeds agree on {same} of {len(groups)}; on {neighbours} all grades are neighbours."
     share = same / len(groups) if neighbours == len(groups) else 0.0
-    return _judged(share, 0.9, words, {"same": same, "neighbours": neighbours})
+    numbers = {"same": same, "neighbours": neighbours}
+    return _judged(share, 0.9, words, numbers, f"{same} of {len(groups)}")
 
 
 def _centred(records: Records) -> Judgement:
@@ -148,7 +151,7 @@ def _centred(records: Records) -> Judgement:
         return Judgement(None, "These records have no centred hierarchical model.")
     within = sum(spread <= NATS for spread in spreads.values())
     words = f"{within} of {len(spreads)} models stay within {NATS:g} nats on every seed."
-    return _judged(within / len(spreads), 1.0, words, dict(spreads))
+    return _judged(within / len(spreads), 1.0, words, dict(spreads), f"{within} of {len(spreads)}")
 
 
 CLAIMS = (

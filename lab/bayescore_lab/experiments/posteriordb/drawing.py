@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bayescore_lab.engine import Criterion, Judgement, Records, Table
@@ -29,7 +30,7 @@ def on(posterior: str, rule: Criterion, **case: Any) -> Criterion:
 
     def judge(records: Records) -> Judgement:
         found = rule.judge(records.where(posterior=posterior, **case))
-        return Judgement(found.verdict, f"{where}: {found.sentence}", found.numbers)
+        return replace(found, sentence=f"{where}: {found.sentence}")
 
     return Criterion(f"On {where}: {rule.words}", judge)
 

@@ -172,7 +172,9 @@ def _beats(peer: str) -> Criterion:
             f"Auto is better on {better}, ties on {ties} and is worse on {worse}{where}; "
             f"its error is the lower one on {lower} of {better + ties + worse}."
         )
-        return Judgement(verdict, sentence, {"better": better, "ties": ties, "worse": worse, "lower": lower})
+        numbers = {"better": better, "ties": ties, "worse": worse, "lower": lower}
+        shown = f"better on {better}, level on {ties}, worse on {worse}"
+        return Judgement(verdict, sentence, numbers, shown)
 
     return Criterion(words, judge)
 

@@ -17,6 +17,7 @@ from bayescore_lab.engine import (
     agrees,
     all_of,
     below,
+    medians,
 )
 from bayescore_lab.experiments.synthetic.arms import ADVI, BAM, GSM, OURS, arm, execute, grid
 from bayescore_lab.experiments.synthetic.drawing import SETTING, kl_figure, kl_tables
@@ -86,7 +87,14 @@ EXPERIMENT = Experiment(
                     for other in ("ADVI", "GSM", "BaM")
                 )
             ),
+            paper="0.8339 against 0.9461, 0.9965, 1.1914",
+            ours=medians("forward_kl", "Ours", "ADVI", "GSM", "BaM"),
         ),
-        Claim("Ours ends at a forward KL of 0.8339.", LOCATION, agrees("forward_kl", "Ours", 0.8339)),
+        Claim(
+            "Ours ends at a forward KL of 0.8339.",
+            LOCATION,
+            agrees("forward_kl", "Ours", 0.8339),
+            paper="0.8339",
+        ),
     ),
 )

@@ -44,7 +44,7 @@ def measure(config: dict[str, Any]) -> dict[str, float]:
     batches = bs.data.Batches(batch, y, config["batch_size"])
     fit = bs.nn.fit(
         network, batches, method=config["method"], epochs=1, batchnorm="frozen", progress=False,
-        on_epoch=lambda _: times.append(time.perf_counter()),
+        callbacks=lambda _: times.append(time.perf_counter()),
     )  # fmt: skip
     steps = [b - a for a, b in itertools.pairwise(times[1:])]
     found = {"seconds_per_step": statistics.median(steps)}

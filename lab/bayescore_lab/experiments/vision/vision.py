@@ -188,7 +188,9 @@ def _at_most(metric: str, than: str, cells: int = 4) -> Criterion:
             return Judgement(None, f"There are no records of {OURS} and {than}.")
         share = len(held) / len(seen)
         verdict = REPRODUCED if share >= cells / 6 else NOT_REPRODUCED if share < 0.5 else PARTLY
-        return Judgement(verdict, f"It is in {len(held)} of {len(seen)} cells ({', '.join(held) or 'none'}).")
+        share_held = f"{len(held)} of {len(seen)} cells"
+        sentence = f"It is in {share_held} ({', '.join(held) or 'none'})."
+        return Judgement(verdict, sentence, ours=share_held)
 
     return Criterion(words, judge)
 

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Toolchain", "declared", "find_toolchain", "run_compiler", "translate"]
+__all__ = ["Toolchain", "declared", "find_compiler", "find_toolchain", "run_compiler", "translate"]
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,12 @@ def find_toolchain() -> Toolchain:
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("Stan programs are compiled with httpstan's files: pip install 'bayescore[stan]'")
     root = Path(spec.submodule_search_locations[0])
+    command, said = find_compiler()
+    return Toolchain(root, importlib.metadata.version("httpstan"), command, said)
+
+
+def find_compiler() -> tuple[tuple[str, ...], str]:
+    """The C++ compiler, from $CXX or the PATH, as a command, and its version; an error says how to get it."""
     chosen = os.environ.get("CXX")
     names = [shlex.split(chosen)] if chosen else [[name] for name in COMPILERS]
     compiler = next((command for command in names if command and shutil.which(command[0])), None)
@@ -86,8 +92,7 @@ def find_toolchain() -> Toolchain:
             "Fedora: dnf install gcc-c++; conda: conda install gxx; macOS: xcode-select --install)"
         )
     said = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
-    version = importlib.metadata.version("httpstan")
-    return Toolchain(root, version, tuple(compiler), said.stdout.partition("\n")[0])
+    return tuple(compiler), said.stdout.partition("\n")[0]
 
 
 def translate(toolchain: Toolchain, program: str, file_name: str, include: Path | None) -> str:
