@@ -210,7 +210,7 @@ class PairedBaM(_SeveralDraws):
         d, e = bucket.zeros("sum_d_g", "sum_d_e")
         if self._is_second(group):
             assert bucket.statistics is not None
-            (lam,) = bucket.spread(paired_lam(bucket.statistics, group["damping"])[:, None])
+            (lam,) = bucket.spread_table(paired_lam(bucket.statistics, group["damping"])[:, None])
             o = o._replace(lam=lam)
         G, z = flat["sum_g"] / seen.draws, flat["sum_e"] / seen.draws
         self._move(bucket, paired_step, ("sd", "half"), "as is", (self._prior_mean(bucket), G, z, d, e, o))

@@ -233,6 +233,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._buckets: list[Bucket] = []
         self._kernels: dict[Any, Kernel] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._summed = True  # whether the state may have running sums
         self._updated: set[int] = set()  # ids of buckets that were updated during backward
         self._bad = 0  # number of these whose gradient was not finite
 
@@ -340,7 +341,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             grid = self._grid(bucket)
         decay: tuple[Tensor, ...] = ()
         if share := self._rate(bucket.group) * bucket.group["weight_decay"]:
-            decay = (self._prior_mean(bucket), *self._numbers(bucket, share))
+            decay = (self._prior_mean(bucket), bucket.number(share))
         coded = list(states).index(self.coded) if recovers else None
         kernel = update_kernel(rule, 1 + len(states), given, bool(decay), coded)
         kept = [bucket.flat.get(key) for key in states]
@@ -349,8 +350,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def _run(self, bucket: Bucket, function: Callable[..., Any], *args: Any) -> Any:
         """Run a kernel over a bucket; returns the totals of its terms."""
         compiled = bucket.group["compiled"]
-        kernel = self._kernels.setdefault((function, compiled), Kernel(function, compiled))
-        return kernel(self._size, bucket, *args)
+        if (function, compiled) not in self._kernels:
+            self._kernels[function, compiled] = Kernel(function, compiled)
+        return self._kernels[function, compiled](self._size, bucket, *args)
 
     def _numbers(self, bucket: Bucket, *values: float) -> tuple[Tensor, ...]:
         """Options of a rule as zero-dimensional tensors."""
@@ -362,7 +364,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if "prior_mean" in bucket.flat:
             return bucket.flat["prior_mean"]
         value = bucket.group["prior_mean"]
-        return bucket.like.new_tensor(float(value) if isinstance(value, int | float) else 0.0)
+        return bucket.number(float(value) if isinstance(value, int | float) else 0.0)
 
     def _measure(self, buckets: Sequence[Bucket], draws: int) -> None:
         """Called before the updates of a step with several draws."""
@@ -412,7 +414,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _grid(self, bucket: Bucket, sign: int = 1) -> Grid:
         quantum = self._quantum(bucket.members[0])
-        return Grid(*self._numbers(bucket, sign * quantum, 1 / quantum))
+        return Grid(bucket.number(sign * quantum), bucket.number(1 / quantum))
 
     def _displace(self, bucket: Bucket, sign: int) -> None:
         """Add the draw that the state has to the mean of a bucket, or take it back."""
@@ -547,7 +549,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if like.device not in self._generators:
             self._generators[like.device] = torch.Generator(device=like.device)
         eps, rng = torch.empty_like(like), self._generators[like.device]
-        rows = zip(eps.split(bucket.sizes), names, counters, bucket.parts, strict=True)
+        rows = zip(eps.split_with_sizes(bucket.sizes), names, counters, bucket.parts, strict=True)
         for numbers, name, counter, part in rows:
             if part is None:
                 generator_normal(numbers, name, sign, rng)
@@ -632,8 +634,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _reshard(self) -> None:
         """Let FSDP2 modules forget the weights that they have gathered: their parts are written."""
-        for module in self._modules:
-            module.reshard()
+        if self._modules:  # asking is faster than going through an empty WeakSet
+            for module in self._modules:
+                module.reshard()
 
     def _write_draw(self, bucket: Bucket) -> None:
         noise = self.noise(bucket, bucket.group["taken"])
@@ -657,14 +660,20 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _leave(self, buckets: list[Bucket]) -> None:
-        """End a block: the module holds the mean again."""
+        """End a block: the module holds the mean again, also if Ctrl-C comes in between."""
         self._reshard()
-        with uninterrupted():
-            for bucket in buckets:
-                if id(bucket) not in self._updated:
-                    self._restore(bucket)
-            torch.clear_autocast_cache()
-            self._open = False
+        try:
+            self._restore_all(buckets)
+        except KeyboardInterrupt:
+            self._restore_all(buckets)  # what has been restored stays as it is
+            raise
+
+    def _restore_all(self, buckets: list[Bucket]) -> None:
+        for bucket in buckets:
+            if id(bucket) not in self._updated:
+                self._restore(bucket)
+        torch.clear_autocast_cache()
+        self._open = False
 
     def _restore(self, bucket: Bucket) -> None:
         """Write the mean of a bucket back into the module, or take the draw back."""
@@ -680,7 +689,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
                     self._note_versions(bucket)
 
     def _write_mean(self, bucket: Bucket) -> None:
-        torch._foreach_copy_(bucket.weights, [member.state["mean"] for member in bucket.members])
+        torch._foreach_copy_(bucket.weights, bucket.means)
         self._note_versions(bucket)
 
     def _note_versions(self, bucket: Bucket) -> None:
@@ -714,6 +723,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 "update_in_backward=True makes one draw per step; call step() before the next sample()"
             )
+        self._summed = True
         reached = [m for m in self._members() if m.weight.grad is not None]
         if not reached:
             raise RuntimeError(GONE)  # on all processes: a sharded gradient is there on all, or on none
@@ -797,8 +807,9 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if not any(m.weight.grad is not None for m in members):
             raise RuntimeError(GONE)
         scale = gradient_scale(self, draws)
+        buckets = self._gathered(members)
         if draws == 1:
-            parts = [self._gradient(bucket) for bucket in self._gathered(members)]
+            parts = [self._gradient(bucket) for bucket in buckets]
         else:
             parts = [g for m in members if (g := m.gradient) is not None]
             parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
@@ -817,8 +828,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
             return False
         self._count("updates", 1)
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
-        buckets = self._gathered(members)
         if draws > 1:
+            buckets = self._gathered(members)
             for bucket in buckets:
                 bucket.scale_sums(scale)
             self._measure(buckets, draws)
@@ -848,11 +859,14 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def _forget(self) -> None:
         """Discard the draws of this step, used or not, and count the step; the next has new noise."""
         for bucket in self._buckets:
-            bucket.drop_sums()
             bucket.noise = None
-        for state in self.state.values():
-            for key in [k for k in state if k.startswith("sum_")]:
-                del state[key]
+        if self._summed:
+            for bucket in self._buckets:
+                bucket.drop_sums()
+            for state in self.state.values():
+                for key in [k for k in state if k.startswith("sum_")]:
+                    del state[key]
+            self._summed = False
         for group in self.param_groups:
             group["taken"] = group["collected"] = 0
         weights = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
@@ -863,7 +877,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """Update the average (3) of every tensor, also of one that is frozen or had no gradient."""
         for group in self.param_groups:
             share = 1 / max(1.0, group["average"] * group["updates"])
-            for state in (self.state[p] for p in group["params"] if p in self.state):
+            for state in filter(None, map(self.state.get, group["params"])):
                 if "average" in state:  # if the option was set to 0 during the run, share is 1
                     state["average"].lerp_(state["mean"], share)
                 elif group["average"] and "mean" in state:  # the option was set during the run

@@ -91,7 +91,7 @@ class CalibratedScore(BayesianOptimizer):
             (group["batch_size"], group["num_data"]) if squares else None,
         )
         of_group = self._numbers(bucket, *numbers, *([fisher] if squares else []))
-        o = CalibratedOptions(*of_group, *([] if squares else [None]), *bucket.spread(table.t()))
+        o = CalibratedOptions(*of_group, *([] if squares else [None]), *bucket.spread_table(table.t()))
         totals = self._apply(bucket, calibrated_step, ("sd", "momentum"), seen, o)
         self._tell(bucket, totals)
 

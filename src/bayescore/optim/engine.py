@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +53,7 @@ __all__ = [
 SMALL = 1 << 16  # smallest number of weights of a tensor that is a bucket of its own
 FULL = 1 << 18  # largest number of weights of a bucket of small tensors
 LONGEST = 100  # operations that a kernel does again in a second loop, rather than keep their results
+KEPT = 16  # numbers that a bucket keeps as tensors
 SLICE = 1 << 15  # weights per slice, so that a kernel's intermediate results stay in the cache
 
 logger = logging.getLogger(__name__)
@@ -108,20 +110,22 @@ class Bucket:
         self.statistics = (
             self._table([m.state["statistics"] for m in members]) if "statistics" in first else None
         )
-        self._views = [(m.state["mean"], m.state.get("statistics")) for m in members]
+        #: the members' means, which are views of the flat one
+        self.means = [m.state["mean"] for m in members]
+        self._statistics = [m.state.get("statistics") for m in members]
         #: the statistics as numbers, for rules that compute with them outside of kernels
         self.rows: list[Any] = [] if self.statistics is None else self.statistics.tolist()
         self.lengths = self.like.new_tensor([float(m.weight.numel()) for m in members])
-        self.whole_lengths = torch.tensor(self.sizes, device=self.like.device)
-        self._owners: Tensor | None = None
-        self._scratch: Tensor | None = None
+        self.segments = Segments(self.sizes, self.like.device)
+        self._numbers: dict[float, Tensor] = {}
+        self._tables: dict[str, tuple[list[tuple[float, ...]], list[Tensor]]] = {}
         self._weights = [m.local.detach() for m in self.members]
         #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
         self.noise: tuple[Any, Tensor] | None = None
         #: whether the module holds a draw that has to be taken back
         self.drawn = False
         #: what the sds of a step are computed from, if they are not kept, as (number of the step, tensors)
-        self.widths: tuple[int, tuple[Tensor, ...]] | None = None
+        self.widths: tuple[int, Sequence[Tensor]] | None = None
 
     def _share(self, key: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) == 1:
@@ -150,9 +154,10 @@ class Bucket:
     @property
     def whole(self) -> Tensor | None:
         """The module's own weights as a flat tensor; None if there are several or they are not contiguous."""
+        if len(self.members) > 1:
+            return None
         weight = self.members[0].local
-        single = len(self.members) == 1 and weight.is_contiguous()
-        return weight.detach().view(-1) if single else None
+        return weight.detach().view(-1) if weight.is_contiguous() else None
 
     @property
     def is_large(self) -> bool:
@@ -162,62 +167,73 @@ class Bucket:
     @property
     def in_place(self) -> bool:
         """Whether the mean is in the module's own memory."""
-        mean = self.members[0].state["mean"]
-        return len(self.members) == 1 and mean.data_ptr() == self.members[0].local.data_ptr()
+        first = self.members[0]
+        return len(self.members) == 1 and first.state["mean"].data_ptr() == first.local.data_ptr()
 
     @property
     def is_current(self) -> bool:
         """Whether the members' state is still held in this bucket's flat tensors."""
-        pairs = zip(self.members, self._views, strict=True)
-        return all(m.state["mean"] is view and m.state.get("statistics") is row for m, (view, row) in pairs)
+        known = zip(self.members, self.means, self._statistics, strict=True)
+        return all(m.state["mean"] is mean and m.state.get("statistics") is row for m, mean, row in known)
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Views of a flat tensor in the members' shapes."""
         parts = flat.split(self.sizes)
         return [part.view(m.local.shape) for part, m in zip(parts, self.members, strict=True)]
 
-    def spread(self, rows: Tensor | Sequence[Sequence[float]]) -> tuple[Tensor, ...]:
-        """The columns of a table with a row per member: each has a number per weight, or one for all."""
-        if isinstance(rows, Tensor):
-            if len(rows) == 1:
-                return rows[0].unbind()
-            return rows.t().contiguous().index_select(1, self._owner_of_weights).unbind()
-        columns = list(zip(*rows, strict=True))
-        several = [i for i, column in enumerate(columns) if len(set(column)) > 1]
-        numbers = [column[0] for column in columns] + [number for i in several for number in columns[i]]
-        table = torch.tensor(numbers, dtype=self.like.dtype, device=self.like.device)  # one transfer to a GPU
-        found = list(table[: len(columns)].unbind())
-        if several:
-            apart = table[len(columns) :].view(len(several), len(rows))
-            for i, column in zip(several, apart.index_select(1, self._owner_of_weights), strict=True):
-                found[i] = column
-        return tuple(found)
+    def number(self, value: float) -> Tensor:
+        """An option as a zero-dimensional tensor, which is kept: most have the same value in every step."""
+        if value not in self._numbers:
+            if len(self._numbers) == KEPT:
+                self._numbers.clear()
+            self._numbers[value] = self.like.new_tensor(value)
+        return self._numbers[value]
 
-    @property
-    def _owner_of_weights(self) -> Tensor:
-        """The member of every weight."""
-        if self._owners is None:
-            numbers = torch.arange(len(self.sizes), device=self.like.device)
-            self._owners = numbers.repeat_interleave(self.whole_lengths)
-        return self._owners
+    def spread(self, name: str, rows: Sequence[Sequence[float]]) -> list[Tensor]:
+        """The columns of a table with a row per member: each has a number per weight, or one for all.
+
+        Columns that are the same as in the last table of this name are not made again.
+        """
+        columns = list(zip(*rows, strict=True))
+        old, found = self._tables.get(name, ([()] * len(columns), [self.like] * len(columns)))
+        changed = [i for i, column in enumerate(columns) if column != old[i]]
+        alike = [i for i in changed if len(set(columns[i])) == 1]
+        apart = [i for i in changed if i not in alike]
+        numbers = [columns[i][0] for i in alike] + [number for i in apart for number in columns[i]]
+        table = torch.tensor(numbers, dtype=self.like.dtype, device=self.like.device)  # one transfer to a GPU
+        new = list(table[: len(alike)].unbind())
+        if apart:
+            new += self.segments.repeat(table[len(alike) :].view(len(apart), -1)).unbind()
+        known = dict(zip(alike + apart, new, strict=True))
+        found = [known.get(i, column) for i, column in enumerate(found)]
+        self._tables[name] = columns, found
+        return found
+
+    def spread_table(self, table: Tensor) -> tuple[Tensor, ...]:
+        """The columns of a tensor with a row per member, in the same way."""
+        return table[0].unbind() if len(table) == 1 else self.segments.repeat(table.t()).unbind()
 
     def write_rows(self) -> None:
         """Write the statistics that were computed as numbers back into the members' state."""
         assert self.statistics is not None
-        self.statistics.copy_(torch.tensor(self.rows, dtype=self.statistics.dtype))
+        self.statistics.copy_(torch.from_numpy(np.array(self.rows)))
 
     def gathered(self, tensors: Iterable[Tensor]) -> Tensor:
-        """The members' tensors as one flat tensor in the state's dtype."""
-        parts = [t.reshape(-1) for t in tensors]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.like.dtype)
+        """The members' tensors as one flat tensor in the state's dtype, perhaps in `scratch`."""
+        parts = list(tensors)
+        if len(parts) == 1:
+            return parts[0].reshape(-1).to(self.like.dtype)
+        torch._foreach_copy_(self.scratch_parts, parts)
+        return self.scratch
 
-    @property
+    @functools.cached_property
     def scratch(self) -> Tensor:
-        """A flat tensor for the draw of several members."""
-        if self._scratch is None:
-            self._scratch = torch.empty_like(self.like)
-            self.scratch_parts = self.split(self._scratch)
-        return self._scratch
+        """A flat tensor for the draw of several members, and then for its gradient."""
+        return torch.empty_like(self.like)
+
+    @functools.cached_property
+    def scratch_parts(self) -> list[Tensor]:
+        return self.split(self.scratch)
 
     def zeros(self, *keys: str) -> list[Tensor]:
         """This step's running sums of these names as flat tensors, created as zeros."""
@@ -236,6 +252,49 @@ class Bucket:
     def drop_sums(self) -> None:
         for key in [k for k in self.flat if k.startswith("sum_")]:
             del self.flat[key]
+
+
+class Segments:
+    """The parts of a flat tensor that belong to the members of a bucket.
+
+    On a CPU, numpy repeats and adds up several times faster than torch.
+
+    Arguments:
+        sizes: of the parts.
+    """
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        self.sizes = np.array(sizes)
+        self._lengths = torch.tensor(sizes, device=device)
+        self._on_cpu = device.type == "cpu"
+        self._starts = np.cumsum(self.sizes) - self.sizes
+        self._empty = not self.sizes.all()
+
+    @functools.cached_property
+    def _owners(self) -> Tensor:
+        """The part of every weight."""
+        numbers = torch.arange(len(self.sizes), device=self._lengths.device)
+        return numbers.repeat_interleave(self._lengths)
+
+    def repeat(self, table: Tensor) -> Tensor:
+        """The columns of a table (options, parts), each as often as its part has weights."""
+        if self._on_cpu:
+            return torch.from_numpy(np.repeat(table.numpy(), self.sizes, axis=1))
+        return table.contiguous().index_select(1, self._owners)
+
+    def totals(self, terms: Terms) -> Tensor:
+        """The totals of terms over the parts, (parts, terms)."""
+        if self._on_cpu and not self._empty:  # numpy has no total of nothing
+            with np.errstate(all="ignore"):
+                return torch.from_numpy(np.array([self._total(term) for term in terms]).T)
+        pairs = ((t.values, "max") if isinstance(t, Largest) else (t, "sum") for t in terms)
+        found = [torch.segment_reduce(t, how, lengths=self._lengths, unsafe=True) for t, how in pairs]
+        return torch.stack(found, 1)
+
+    def _total(self, term: Tensor | Largest) -> Any:
+        if isinstance(term, Largest):
+            return np.maximum.reduceat(term.values.numpy(), self._starts)
+        return np.add.reduceat(term.numpy(), self._starts)
 
 
 def _is_per_weight(member: Member, key: str, value: Any) -> bool:
@@ -287,7 +346,8 @@ class Kernel:
             bucket: whose flat tensors are among the arguments.
         """
         if len(bucket.sizes) > 1:
-            return _segment_totals(self.function(*args), bucket.whole_lengths)
+            terms = self.function(*args)
+            return None if terms is None else bucket.segments.totals(terms)
         wanted = uses_counter(size, bucket.sizes[0]) if self.compiled is None else self.compiled
         if not wanted or self._failed:
             return run_in_slices(self.function, *args)
@@ -331,14 +391,6 @@ def _total(term: Tensor | Largest) -> Tensor:
     if not isinstance(term, Largest):
         return term.sum()
     return term.values.amax() if term.values.numel() else term.values.new_tensor(-math.inf)  # an empty part
-
-
-def _segment_totals(terms: Terms | None, lengths: Tensor) -> Tensor | None:
-    """The totals over consecutive parts of these lengths, a row for each."""
-    if terms is None:
-        return None
-    pairs = ((t.values, "max") if isinstance(t, Largest) else (t, "sum") for t in terms)
-    return torch.stack([torch.segment_reduce(t, how, lengths=lengths, unsafe=True) for t, how in pairs], 1)
 
 
 def run_in_slices(function: Function, *args: Any) -> Any:
@@ -442,7 +494,7 @@ def update_kernel(
                 assert recovers is not None
                 draws = Draws.of_one(inputs[0], decoded(others[recovers]))
             new, terms = rule(mean, *others, prior_mean, draws, o)
-        moved = new[0] - share * (mean - towards) if decays else new[0]
+        moved = torch.addcmul(new[0], mean - towards, share, value=-1) if decays else new[0]
         if recovers is not None:
             moved = rounded_update(mean, moved, others[recovers], quantum, inverse)
         for old, value in zip((mean, *others), (moved, *new[1:]), strict=True):

@@ -127,11 +127,12 @@ class ProximalScore(BayesianOptimizer):
         pooled, tau, N = network.slope(), network.tau, group["num_data"]
         return [Slopes(*row).width_options(pooled, tau, N, lr, b2) for row in rows]
 
-    def _widths(self, bucket: Bucket) -> tuple[Tensor, ...]:
+    def _widths(self, bucket: Bucket) -> Sequence[Tensor]:
         """The same per weight, for all draws of a step and its update."""
         number = bucket.group["step"]
         if bucket.widths is None or bucket.widths[0] != number:
-            bucket.widths = (number, bucket.spread(self._width_rows(bucket.rows, bucket.group)))
+            rows = self._width_rows(bucket.rows, bucket.group)
+            bucket.widths = (number, bucket.spread("widths", rows))
         return bucket.widths[1]
 
     def _sd(self, member: Member) -> Tensor:
@@ -163,7 +164,7 @@ class ProximalScore(BayesianOptimizer):
         of_group = (1 - b1, b2, (1 - b2) / self._network.inflation())
         c = group["temperature"] / group["num_data"]
         of_tensors = [(*of_group, *Slopes(*row).adam_options(lr, (b1, b2), c)) for row in bucket.rows]
-        o = ProximalOptions(*self._widths(bucket), *bucket.spread(of_tensors))
+        o = ProximalOptions(*self._widths(bucket), *bucket.spread("adam", of_tensors))
         totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o)
         self._totals.append((bucket, totals))
 
@@ -177,16 +178,13 @@ class ProximalScore(BayesianOptimizer):
         """The numbers of the tensors and of the network after an update."""
         device = updated[0][1].device
         tables = [table.to(device) for table in self._over_processes(updated)]
-        found = iter(torch.cat(tables).tolist())  # waits for a GPU once
-        totals = [0.0, 0.0, 0.0]
+        found = torch.cat(tables).tolist()  # waits for a GPU once
+        rows = iter(found)
         for bucket, _ in updated:
             lr = self._rate(bucket.group)
-            for i, row in enumerate(bucket.rows):
-                new = next(found)
-                bucket.rows[i] = Slopes(*row).after(new, lr)
-                totals = [a + b for a, b in zip(totals, new, strict=True)]
+            bucket.rows = [Slopes(*row).after(next(rows), lr) for row in bucket.rows]
             bucket.write_rows()
-        head = self._head
+        head, totals = self._head, [sum(column) for column in zip(*found, strict=True)]
         network = tuple(self._network.after(totals, head["temperature"], head["nats"]))
         for group in self.param_groups:
             group["network"] = network

@@ -13,6 +13,7 @@ root, by default). These do not notice that their parts have been written since.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +41,12 @@ __all__ = [
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether a tensor is a DTensor."""
-    return hasattr(type(tensor), "to_local")
+    return _is_sharded(type(tensor))
+
+
+@functools.cache
+def _is_sharded(kind: type) -> bool:
+    return hasattr(kind, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:

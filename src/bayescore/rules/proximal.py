@@ -110,7 +110,7 @@ class ProximalOptions(NamedTuple):
 
 def width(first: Tensor | None, second: Tensor, o: ProximalOptions) -> Tensor:  # noqa: ARG001
     """sigma of (1), from the state before a step."""
-    return torch.minimum(torch.addcmul(o.prior, second, o.slope).rsqrt(), o.reach)
+    return torch.minimum(torch.addcmul(o.prior, second, o.slope).rsqrt_(), o.reach)
 
 
 def proximal_step(
@@ -123,13 +123,13 @@ def proximal_step(
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Terms]:
     """(2) to (4) without the decay: the new mean and moments, and the terms of (5)."""
     sd = width(first, second, o)
-    x = sd * torch.addcmul(draws.X, draws.e1, first * o.before, value=-1)  # (2)
-    f = draws.G + o.pull * (mean - prior_mean)
+    x = torch.addcmul(draws.X, draws.e1, first * o.before, value=-1).mul_(sd)  # (2)
+    f = torch.addcmul(draws.G, mean - prior_mean, o.pull)
     first = torch.lerp(first, f, o.forget)
-    second = torch.addcmul(second * o.keep, f * o.squares, f)  # (3)
+    second = (second * o.keep).addcmul_(f * o.squares, f)  # (3)
     squares = second * o.unbiased
-    new = mean - o.rate * first / (squares.sqrt() + EPSILON)  # (4)
-    return (new, first, second), (x, squares * (sd * sd * draws.e2), x * x)
+    new = torch.addcdiv(mean, first * o.rate, squares.sqrt().add_(EPSILON), value=-1)  # (4)
+    return (new, first, second), (x, (sd * sd).mul_(draws.e2).mul_(squares), x * x)
 
 
 class Slopes(NamedTuple):
