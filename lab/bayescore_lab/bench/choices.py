@@ -63,9 +63,9 @@ def bare_weights(size: int) -> Network:
     return Network(f"weights:{size}", title, "bare weights", None, 0, 1, size=size)
 
 
-def _perceptron(name: str, hidden: tuple[int, ...]) -> Network:
-    layers = "-".join(map(str, (784, *hidden, 10)))
-    return Network(name, f"MLP {layers}", "perceptron", (784,), 10, 128, hidden)
+def _perceptron(name: str, hidden: tuple[int, ...], inputs: int = 784, batch: int = 128) -> Network:
+    layers = "-".join(map(str, (inputs, *hidden, 10)))
+    return Network(name, f"MLP {layers}", "perceptron", (inputs,), 10, batch, hidden)
 
 
 NETWORKS: dict[str, Network] = {
@@ -73,6 +73,7 @@ NETWORKS: dict[str, Network] = {
     for net in (
         _perceptron("mlp", (1000, 1000, 1000)),
         _perceptron("mlp-small", (60,)),
+        _perceptron("mlp-tiny", (50, 50), inputs=20, batch=32),
         vision_network("resnet18", 64),
         *(vision_network(name) for name in ("resnet101", "vit_b_16", "vit_l_32")),
     )

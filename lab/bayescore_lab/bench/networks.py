@@ -39,7 +39,7 @@ def network(name: str) -> Network:
 def make_network(net: Network) -> nn.Module:
     """The network with random weights."""
     if net.source == "perceptron":
-        return mlp(784, net.hidden, net.classes)
+        return mlp(math.prod(net.shape or ()), net.hidden, net.classes)
     if net.source == "torchvision":
         return _vision(net.name)
     full, rest = divmod(net.size, MATRIX)

@@ -110,7 +110,7 @@ class ProximalOptions(NamedTuple):
 
 def width(first: Tensor | None, second: Tensor, o: ProximalOptions) -> Tensor:  # noqa: ARG001
     """sigma of (1), from the state before a step."""
-    return torch.minimum(torch.addcmul(o.prior, second, o.slope).rsqrt_(), o.reach)
+    return torch.addcmul(o.prior, second, o.slope).rsqrt_().clamp_max_(o.reach)
 
 
 def proximal_step(
@@ -129,7 +129,7 @@ def proximal_step(
     second = (second * o.keep).addcmul_(f * o.squares, f)  # (3)
     squares = second * o.unbiased
     new = torch.addcdiv(mean, first * o.rate, squares.sqrt().add_(EPSILON), value=-1)  # (4)
-    return (new, first, second), (x, (sd * sd).mul_(draws.e2).mul_(squares), x * x)
+    return (new, first, second), (x, sd.square_().mul_(draws.e2).mul_(squares), x * x)
 
 
 class Slopes(NamedTuple):
