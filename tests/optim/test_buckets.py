@@ -11,6 +11,8 @@ from torch import nn
 
 from bayescore.optim import CalibratedScore, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
+from bayescore.optim.engine import Segments
+from bayescore.rules.terms import Largest
 
 MLP = NETWORKS["mlp"]
 OPTIONS: dict[str, object] = {"prior_mean": 0.1}
@@ -114,3 +116,31 @@ def test_so_have_adams_moments() -> None:
     for p, mean in ((a, 1.0), (b, 0.5)):
         torch.testing.assert_close(opt.state[p]["first"], torch.full((3,), 0.1 * mean))
         torch.testing.assert_close(opt.state[p]["second"], torch.full((3,), 0.001 * mean**2))
+
+
+@pytest.mark.parametrize("sizes", [[3, 1, 5], [4, 0, 2], [7]])
+def test_parts_of_a_flat_tensor_are_repeated_and_added_up_by_numpy_as_by_torch(sizes: list[int]) -> None:
+    table, terms = torch.randn(2, len(sizes)), (torch.randn(sum(sizes)), Largest(torch.randn(sum(sizes))))
+    here, there = Segments(sizes, torch.device("cpu")), Segments(sizes, torch.device("cpu"))
+    there._on_cpu = False  # as on a GPU
+    assert torch.equal(here.repeat(table), there.repeat(table))
+    torch.testing.assert_close(here.totals(terms), there.totals(terms))
+
+
+def test_totals_of_numbers_that_are_not_finite_are_not_finite_and_pass_in_silence() -> None:
+    huge = torch.tensor([3e38, 3e38, 1.0, torch.nan])
+    found = Segments([2, 2], huge.device).totals((huge, Largest(huge)))
+    assert found[0, 0] == torch.inf
+    assert found[1].isnan().all()
+
+
+def test_options_that_stay_the_same_are_spread_once() -> None:
+    _, opt = trained("proximal")
+    (bucket,) = opt._gathered(list(opt._members()))
+    first = bucket.spread("x", [(1.0, float(i), float(i)) for i in range(len(bucket.sizes))])
+    second = bucket.spread("x", [(2.0, float(i), float(i) + 1) for i in range(len(bucket.sizes))])
+    owner = torch.arange(len(bucket.sizes)).repeat_interleave(torch.tensor(bucket.sizes)).float()
+    assert second[1] is first[1]
+    for found, wanted in ((first, (1.0, owner, owner)), (second, (2.0, owner, owner + 1))):
+        assert all(torch.equal(a, torch.as_tensor(b)) for a, b in zip(found, wanted, strict=True))
+    assert float(bucket.spread("y", [(0.5,)])[0]) == 0.5

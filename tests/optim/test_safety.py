@@ -45,6 +45,26 @@ def test_an_exception_inside_a_block_restores_the_mean_bitwise(shell: str) -> No
     assert same_state(opt, other)
 
 
+def test_ctrl_c_while_the_mean_is_written_back_leaves_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, opt = network()
+    train(opt, MLP, model, 2)
+    before, write = copy.deepcopy(model.state_dict()), opt._write_mean
+    presses = iter([True, False])
+
+    def interrupted(bucket: Any) -> None:
+        if next(presses):
+            raise KeyboardInterrupt
+        write(bucket)
+
+    monkeypatch.setattr(opt, "_write_mean", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        block(opt, model)
+    monkeypatch.undo()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    opt.zero_grad()
+    train(opt, MLP, model, 1)
+
+
 def test_a_block_inside_a_block_is_refused() -> None:
     _, opt = network()
     with pytest.raises(RuntimeError, match="inside sample"), opt.sample(), opt.sample():

@@ -197,6 +197,8 @@ class Bucket:
         columns = list(zip(*rows, strict=True))
         old, found = self._tables.get(name, ([()] * len(columns), [self.like] * len(columns)))
         changed = [i for i, column in enumerate(columns) if column != old[i]]
+        if not changed:
+            return found
         alike = [i for i in changed if len(set(columns[i])) == 1]
         apart = [i for i in changed if i not in alike]
         numbers = [columns[i][0] for i in alike] + [number for i in apart for number in columns[i]]
