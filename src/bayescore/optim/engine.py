@@ -406,6 +406,7 @@ def update_kernel(
     given: str,
     decays: bool,
     recovers: int | None = None,
+    does: str = "all",
 ) -> Function:
     """The in-place update of a pure rule.
 
@@ -422,6 +423,7 @@ def update_kernel(
         decays: the mean also decays, m <- m + move(m) - share (m - towards), as in AdamW.
         recovers: which of the other states has the noise of a draw that can be taken back: the new mean is
             put on the tensor's grid (optim/recovery.py). None: none.
+        does: "all"; "terms": computes the terms and changes nothing; "moves": the rest.
     """
 
     def update(weight: Tensor | None, mean: Tensor, *args: Any) -> Any:
@@ -442,6 +444,8 @@ def update_kernel(
                 assert recovers is not None
                 draws = Draws.of_one(inputs[0], decoded(others[recovers]))
             new, terms = rule(mean, *others, prior_mean, draws, o)
+        if does == "terms":
+            return terms
         moved = new[0] - share * (mean - towards) if decays else new[0]
         if recovers is not None:
             moved = rounded_update(mean, moved, others[recovers], quantum, inverse)
@@ -450,9 +454,10 @@ def update_kernel(
                 old.copy_(value)
         if weight is not None:
             weight.copy_(moved)
-        return terms
+        return terms if does == "all" else None
 
     # rather than keep its terms in temporary tensors; rules of many steps would take too long to compile
     update.recomputes = rule is proximal_step  # type: ignore[attr-defined]
-    update.__name__ = f"{rule.__name__}_{given.replace(' ', '_')}{'_decaying' if decays else ''}"
+    name = f"{rule.__name__}_{given.replace(' ', '_')}{'_decaying' if decays else ''}"
+    update.__name__ = name if does == "all" else f"{name}_{does}"
     return update
