@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from bayescore.nn import Posterior
+from bayescore.operators import declare_vision_operators
 from bayescore.optim import ProximalScore
 
 pytestmark = pytest.mark.slow
@@ -86,6 +87,7 @@ def test_accelerate_has_the_posterior_of_one_process(processes: int, tmp_path: P
 
 @pytest.mark.parametrize(("strategy", "processes"), [("auto", 1), ("ddp", 2), ("sharded", 2)])
 def test_lightning_has_the_posterior_of_one_process(strategy: str, processes: int, tmp_path: Path) -> None:
+    declare_vision_operators()  # which lightning looks for
     pytest.importorskip("lightning", reason="needs lightning")
     out = tmp_path / "posterior.safetensors"
     command = [sys.executable, str(EXAMPLES / "with_lightning.py")]

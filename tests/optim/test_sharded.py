@@ -31,6 +31,7 @@ LARGE = {
         ("bam", "generator"),
     )
 }
+LARGE["large tensors that outgrow their grids"] = case(large="counter", options={"lr": 0.3}, count=12)
 SITUATIONS = {
     **LARGE,
     "tied embeddings": case(network="language"),

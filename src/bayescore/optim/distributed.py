@@ -149,7 +149,7 @@ class Processes:
             here = torch.tensor(levels, dtype=torch.float64, device=device)
             found = self.largest(torch.cat([here, table[:, columns].flatten()]))
             levels, extremes = found[: len(levels)].tolist(), found[len(levels) :]
-            totals[:, columns] = extremes.view(-1, len(columns))
+            totals[:, columns] = extremes.view(len(table), len(columns))
             if levels:
                 agreed = [look._replace(level=level) for look, level in zip(agreed, levels, strict=True)]
         places = {i: row for row, i in enumerate(order)}
