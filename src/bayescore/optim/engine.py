@@ -161,9 +161,11 @@ class Bucket:
 
     @property
     def in_place(self) -> bool:
-        """Whether the mean is in the module's own memory."""
+        """Whether the mean is in the module's own memory; no, if this process's part has no elements."""
         mean = self.members[0].state["mean"]
-        return len(self.members) == 1 and mean.data_ptr() == self.members[0].local.data_ptr()
+        if len(self.members) > 1 or not mean.numel():
+            return False
+        return mean.data_ptr() == self.members[0].local.data_ptr()
 
     @property
     def is_current(self) -> bool:
