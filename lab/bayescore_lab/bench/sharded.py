@@ -86,7 +86,7 @@ def sharded_part(
     notify: Notify,
 ) -> Part:
     """Memory method by method, then times in turns; with `repeats` of 0 there are no times."""
-    shared = {"net": net.name, "batch": batch}
+    shared: dict[str, Any] = {"net": net.name, "batch": batch}
     numbers: dict[str, dict[str, float]] = {}
     weights = 0
     for name in methods:
