@@ -317,6 +317,8 @@ class _Session:
         found = record(self.benchmark, self.config, parts)
         for name in ("record.json", "rows.csv", "table.md"):
             write_results(self.out / name, found, parts)
+        if not any(row.seconds for part in parts for row in part.rows):
+            return  # nothing was timed
         if find_spec("matplotlib") is None:
             errors.print("no figure: it needs matplotlib, pip install 'bayescore[plot]'")
             return
