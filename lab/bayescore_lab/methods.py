@@ -83,9 +83,8 @@ class WithoutResidual(optim.ProximalScore):
     def __init__(self, params: Any, num_data: int, *, batch_size: int, **options: Any) -> None:
         super().__init__(params, max(1, round(num_data * batch_size / USUAL)), **options)
 
-    def _update(self, bucket: Any, seen: Any) -> None:
-        super()._update(bucket, seen)
-        self._totals[-1] = (bucket, self._totals[-1][1].zero_())
+    def _learn_all(self, told: Any) -> None:
+        super()._learn_all([(bucket, totals.zero_()) for bucket, totals in told])
 
 
 def _translated(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bayescore.optim import ADVI, CalibratedScore, ProximalDescent, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
-from bayescore.optim.recovery import decoded, fitted, quantum_of, rounded_update, snap, write_codes
+from bayescore.optim.recovery import decoded, fitted, look_at, quantum_of, rounded_update, snap, write_codes
 
 SIZE = 200
 KINDS = [ProximalScore, CalibratedScore, ProximalDescent, ADVI]
@@ -120,10 +120,11 @@ def test_the_quantum_follows_the_largest_number_of_a_tensor(dtype: torch.dtype) 
         quantum = quantum_of(level, dtype)
         assert math.frexp(quantum)[0] == 0.5
         assert quantum * most >= 2 * level
-        assert fitted(quantum, level, dtype) == quantum
-    assert fitted(quantum_of(1.0, dtype), 100.0, dtype) == quantum_of(100.0, dtype)
-    assert fitted(quantum_of(1.0, dtype), 0.01, dtype) == quantum_of(1.0, dtype) / 2
-    assert fitted(quantum_of(1.0, dtype), math.nan, dtype) == quantum_of(1.0, dtype)
+        assert fitted(quantum, look_at(quantum, level, dtype), dtype) == quantum
+    one = quantum_of(1.0, dtype)
+    assert fitted(one, look_at(one, 100.0, dtype), dtype) == quantum_of(100.0, dtype)
+    assert fitted(one, look_at(one, 0.01, dtype), dtype) == one / 2
+    assert fitted(one, look_at(one, math.nan, dtype), dtype) == one
 
 
 # -- the optimizer -------------------------------------------------------------------------------------------

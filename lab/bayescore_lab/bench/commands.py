@@ -208,6 +208,37 @@ def bench_scaling(
     session.run(run)
 
 
+@app.command("sharded")
+def bench_sharded(
+    net: Nets = ["mlp"],  # noqa: B006
+    batch: Annotated[int, typer.Option(min=1, help="Rows of each process.")] = 16,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that hold the network together.")] = 2,
+    methods: Annotated[str, typer.Option(help="Methods of `bench step`, with commas.")] = "adamw,proximal",
+    repeats: Annotated[int, typer.Option(min=0, help="Rounds in which all take turns; 0: memory only.")] = 7,
+    minutes: Minutes = 60.0,
+    out: Folder = None,
+) -> None:
+    """One training step under FSDP2 with several processes: time and the peak memory of a process."""
+    from bayescore_lab.bench.networks import network
+    from bayescore_lab.bench.sharded import sharded_part
+    from bayescore_lab.bench.steppers import step_method
+
+    nets = [_known(network, name) for name in net]
+    names = [word for word in methods.split(",") if word]
+    for name in names:
+        _known(step_method, name)
+    session = _Session("sharded", out, minutes)
+    session.config = {"net": list(net), "batch": batch, "processes": processes, "methods": names}
+    session.config["repeats"] = repeats
+
+    def run(notify: Notify) -> Iterator[Part]:
+        for each in nets:
+            session.keep(sharded_part(each, batch, processes, names, repeats, session.deadline, notify))
+            yield session.parts[f"sharded {each.name}"]
+
+    session.run(run)
+
+
 class _Session:
     """One command: what it has measured, where it writes, and when it must end."""
 
@@ -286,6 +317,8 @@ class _Session:
         found = record(self.benchmark, self.config, parts)
         for name in ("record.json", "rows.csv", "table.md"):
             write_results(self.out / name, found, parts)
+        if not any(row.seconds for part in parts for row in part.rows):
+            return  # nothing was timed
         if find_spec("matplotlib") is None:
             errors.print("no figure: it needs matplotlib, pip install 'bayescore[plot]'")
             return

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.base import BayesianOptimizer, Move, Seen
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.options import CommonOptions, positive
 from bayescore.optim.status import precision_sentence
@@ -51,7 +51,7 @@ class ADVI(BayesianOptimizer):
         for key in MOMENTS:
             member.state[key] = torch.zeros_like(mean)
 
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
         group = bucket.group
         o = ADVIOptions(
             *self._numbers(
@@ -63,8 +63,7 @@ class ADVI(BayesianOptimizer):
                 *corrections(group["updates"]),
             )
         )
-        totals = self._apply(bucket, advi_step, ("sd", *MOMENTS), seen, o)
-        self._tell(bucket, totals)
+        return self._apply(bucket, advi_step, ("sd", *MOMENTS), seen, o)
 
     def _learn(self, bucket: Bucket, totals: Tensor) -> None:
         assert bucket.statistics is not None

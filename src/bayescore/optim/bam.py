@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
-from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.base import BayesianOptimizer, Move, Seen, Told
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
 from bayescore.optim.options import CommonOptions, positive
@@ -136,7 +136,7 @@ class BaM(_SeveralDraws):
             sums[-1].copy_(g)
         self._run(bucket, collect_published, *sums, g, noise)
 
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
         group, flat = bucket.group, bucket.flat
         o = PublishedOptions(
             *self._numbers(
@@ -149,7 +149,7 @@ class BaM(_SeveralDraws):
             )
         )
         sums = [flat[key] for key in PUBLISHED_SUMS]
-        self._move(bucket, published_step, ("sd",), "as is", (self._prior_mean(bucket), *sums, o))
+        return Move(published_step, ("sd",), "as is", (self._prior_mean(bucket), *sums, o), tells=False)
 
     def _precision_status(self) -> str:
         return "precision not learned under mini-batches: BaM as published takes their noise for curvature"
@@ -205,7 +205,7 @@ class PairedBaM(_SeveralDraws):
         else:
             self._run(bucket, collect_first, *bucket.zeros("sum_g", "sum_e", "sum_first_g"), g, noise)
 
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
         flat, group, o = bucket.flat, bucket.group, self._paired_options(bucket, seen.draws)
         d, e = bucket.zeros("sum_d_g", "sum_d_e")
         if self._is_second(group):
@@ -213,13 +213,16 @@ class PairedBaM(_SeveralDraws):
             (lam,) = bucket.spread_table(paired_lam(bucket.statistics, group["damping"])[:, None])
             o = o._replace(lam=lam)
         G, z = flat["sum_g"] / seen.draws, flat["sum_e"] / seen.draws
-        self._move(bucket, paired_step, ("sd", "half"), "as is", (self._prior_mean(bucket), G, z, d, e, o))
+        given = (self._prior_mean(bucket), G, z, d, e, o)
+        return Move(paired_step, ("sd", "half"), "as is", given, tells=False)
 
-    def _measure(self, buckets: Sequence[Bucket], draws: int) -> None:
+    def _measure(self, buckets: Sequence[Bucket], draws: int) -> Told:
+        told = []
         for bucket in (bucket for bucket in buckets if self._is_second(bucket.group)):
             o, sums = self._paired_options(bucket, draws), bucket.zeros("sum_d_g", "sum_d_e")
             slopes = self._run(bucket, paired_slope, bucket.flat["sd"], bucket.flat["half"], *sums, o)
-            self._tell(bucket, slopes)
+            told.append((bucket, slopes))
+        return told
 
     def _learn(self, bucket: Bucket, totals: Tensor) -> None:
         assert bucket.statistics is not None

@@ -33,7 +33,8 @@ all processes (optim/distributed.py).
 
 A subclass defines its rule (rules/), its state and its options:
     _init_state(member, mean)     add tensors to the state of a parameter
-    _update(bucket, seen)         apply the rule to a bucket, usually by `_apply`
+    _update(bucket, seen)         the rule and what it is given, usually by `_apply`
+    _learn(bucket, totals)        learn from the totals of the rule's terms
 """
 
 from __future__ import annotations
@@ -104,11 +105,13 @@ from bayescore.optim.options import (
 from bayescore.optim.recovery import (
     WIDE,
     Grid,
+    Look,
     decoded,
     displace_by_sd,
     fitted,
     grid_like,
     is_look,
+    look_at,
     off_grid,
     quantum_of,
     snap,
@@ -122,7 +125,7 @@ from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.gaussian import GaussianPosterior
 from bayescore.posteriors.shards import is_sharded, local, reshard, sharded_like, sharded_modules
 
-__all__ = ["BayesianOptimizer", "Seen"]
+__all__ = ["BayesianOptimizer", "Move", "Seen", "Told"]
 
 GONE = "the gradient of the last sample() block is gone; call zero_grad() after step(), not before"
 STOPPED = 1e-12  # a smaller learning rate in a checkpoint is that of a schedule that has ended, and valid
@@ -142,6 +145,19 @@ class Seen(NamedTuple):
     g: Tensor | None
     noise: Noise | str | None
     draws: int
+
+
+class Move(NamedTuple):
+    """A rule and what it is given: the update of a bucket before it is made."""
+
+    rule: Callable[..., Any]
+    states: Sequence[str]  # that the rule has besides the mean
+    given: str  # see `update_kernel`
+    args: Sequence[Any]
+    tells: bool = True  # whether the rule has terms
+
+
+Told = list[tuple[Bucket, Tensor]]  # the totals of a rule's terms over a bucket's tensors
 
 
 class BayesianOptimizer(torch.optim.Optimizer):
@@ -226,7 +242,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._compared = False  # with the other processes of a distributed run
         self._processes: Processes | None = None  # that hold sharded weights, as of the last block
         self._modules: weakref.WeakSet[Any] = weakref.WeakSet()  # of FSDP2, that use these weights
-        self._told: list[tuple[Bucket, Tensor]] = []  # totals that are not summed over processes yet
+        self._told: Told = []  # totals of this update, of which nothing has been learned yet
+        self._looks: list[tuple[Member, Look]] = []  # at the grids, in this step
         self._size = 0  # trained weights, as of the last block
         self._versions: dict[Tensor, tuple[int, int]] = {}
         self._used: dict[Tensor, tuple[int, int]] = {}  # versions of the gradients of the last step
@@ -304,8 +321,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._run(bucket, collect_draw, *bucket.zeros(*SUMS), g, noise)
 
     @abstractmethod
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
-        """Apply the rule to a bucket."""
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
+        """The update of a bucket."""
 
     def _apply(
         self,
@@ -314,25 +331,24 @@ class BayesianOptimizer(torch.optim.Optimizer):
         states: Sequence[str],
         seen: Seen,
         o: Any,
-    ) -> Any:
-        """Apply `rule(mean, *states, prior_mean, draws, o)` to a bucket; returns the totals of its terms."""
+    ) -> Move:
+        """The update by `rule(mean, *states, prior_mean, draws, o)`."""
         if seen.g is None:
             args, given = [bucket.flat[key].div_(seen.draws) for key in SUMS], "sums"
         elif isinstance(seen.noise, str):
             args, given = [seen.g], seen.noise
         else:
             args, given = [seen.g, cast(Tensor, seen.noise)], "noise"
-        return self._move(bucket, rule, states, given, (self._prior_mean(bucket), *args, o))
+        return Move(rule, states, given, (self._prior_mean(bucket), *args, o))
 
-    def _move(
-        self,
-        bucket: Bucket,
-        rule: Callable[..., Any],
-        states: Sequence[str],
-        given: str,
-        args: Sequence[Any],
-    ) -> Any:
-        """Apply a rule and the decay (2), and write the new mean into the module, in one pass over memory."""
+    def _make(self, bucket: Bucket, move: Move, does: str = "all") -> Any:
+        """Apply a rule and the decay (2), and write the new mean into the module, in one pass over memory.
+
+        Arguments:
+            does: "all", and returns the totals of the rule's terms; or one half of it: "terms" changes
+                nothing, "moves" returns None.
+        """
+        rule, states, given, args, _ = move
         weight, mean = bucket.whole, bucket.like
         if bucket.in_place:
             weight, mean = None, bucket.members[0].local.detach().view(-1)
@@ -343,7 +359,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if share := self._rate(bucket.group) * bucket.group["weight_decay"]:
             decay = (self._prior_mean(bucket), bucket.number(share))
         coded = list(states).index(self.coded) if recovers else None
-        kernel = update_kernel(rule, 1 + len(states), given, bool(decay), coded)
+        kernel = update_kernel(rule, 1 + len(states), given, bool(decay), coded, does)
         kept = [bucket.flat.get(key) for key in states]
         return self._run(bucket, kernel, weight, mean, *kept, *grid, *decay, *args)
 
@@ -366,40 +382,39 @@ class BayesianOptimizer(torch.optim.Optimizer):
         value = bucket.group["prior_mean"]
         return bucket.number(float(value) if isinstance(value, int | float) else 0.0)
 
-    def _measure(self, buckets: Sequence[Bucket], draws: int) -> None:
-        """Called before the updates of a step with several draws."""
-
-    def _tell(self, bucket: Bucket, totals: Tensor) -> None:
-        """Let a method learn from the totals of its terms, over the whole tensors of a bucket."""
-        if self._processes is None:
-            self._learn(bucket, totals)
-        else:
-            self._told.append((bucket, totals))
+    def _measure(self, buckets: Sequence[Bucket], draws: int) -> Told:  # noqa: ARG002
+        """What a rule for several draws must know about whole tensors before its update."""
+        return []
 
     def _learn(self, bucket: Bucket, totals: Tensor) -> None:
-        """What `_tell` promises."""
+        """Learn from the totals of the terms, over the whole tensors of a bucket."""
 
-    def _learn_told(self) -> None:
-        told, self._told = self._told, []
-        for (bucket, _), totals in zip(told, self._over_processes(told), strict=True):
+    def _learn_all(self, told: Told) -> None:
+        for bucket, totals in told:
             self._learn(bucket, totals)
 
-    def _over_processes(self, updated: Sequence[tuple[Bucket, Tensor]]) -> list[Tensor]:
-        """Totals over the parts of this process, summed over all processes, in one message."""
-        if self._processes is None or not updated:
-            return [totals for _, totals in updated]
+    def _agree(self, processes: Processes, wrong: bool, told: Told) -> tuple[bool, Told]:
+        """What all processes say in a step: whether a gradient is not finite on any, and the totals.
+
+        It is one message (optim/distributed.py), in which the looks at the grids travel too.
+        """
         rank = torch.distributed.get_rank()
         rows = [
             (member.number, rank == 0 if part is None else part.counted, row)
-            for bucket, totals in updated
+            for bucket, totals in told
             for member, part, row in zip(bucket.members, bucket.parts, totals, strict=True)
         ]
-        found = iter(self._processes.totals(rows, self.largest_terms))
-        return [torch.stack([next(found) for _ in bucket.members]) for bucket, _ in updated]
+        members, looks = [member for member, _ in self._looks], [look for _, look in self._looks]
+        wrong, found, looks = processes.agree(wrong, rows, self.largest_terms, looks)
+        self._looks = list(zip(members, looks, strict=True))
+        totals = iter(found)
+        return wrong, [(b, torch.stack([next(totals) for _ in b.members])) for b, _ in told]
 
     def _after_update(self) -> None:
         """Called after an update, of all buckets unless an exception has ended it."""
-        self._learn_told()
+        told, self._told = self._told, []
+        if told:
+            self._learn_all(told)
         self._fit_grids()
 
     # -- draws that are taken back (optim/recovery.py) ---------------------------------------------------
@@ -425,22 +440,26 @@ class BayesianOptimizer(torch.optim.Optimizer):
         sd = member.state["sd"]
         return float(sd.amax()) if sd.numel() else 0.0
 
-    def _look(self, member: Member) -> list[float]:
-        """max |m| and max sd of (4) in optim/recovery.py, of this process's part of a tensor."""
+    def _level(self, member: Member, widths: bool = True) -> float:
+        """L of (4) in optim/recovery.py, of this process's part of a tensor; or of its mean only."""
         weight = member.local.detach()
-        level = max(abs(float(extreme)) for extreme in weight.aminmax()) if weight.numel() else 0.0
-        return [level, self._widest(member)]
+        if not weight.numel() or not self._is_in_place(member):
+            return 0.0
+        level = max(abs(float(extreme)) for extreme in weight.aminmax())
+        return max(level, WIDE * self._widest(member)) if widths else level
 
     def _settle(self, member: Member) -> None:
         """Put weights that are new, or that other code has written, on a grid."""
         weight, quantum = member.local.detach().view(-1), self._quantum(member)
         off = not quantum or bool(run_in_slices(off_grid, weight, *grid_like(weight, quantum)))
-        found = torch.tensor([*self._look(member), float(off)], dtype=torch.float64)
+        here = [self._level(member, False), self._level(member), float(off)]
+        found = torch.tensor(here, dtype=torch.float64)
         if (processes := Processes.of([member.weight])) is not None:
             found = processes.largest(found)
-        level, widest, off = found.tolist()
-        if off or fitted(quantum, level, weight.dtype) > quantum:
-            self._regrid(member, quantum_of(max(level, WIDE * widest), weight.dtype))
+        level, with_widths, off = found.tolist()
+        if off or look_at(quantum, level, weight.dtype).outgrown:
+            self._looks = [(m, look) for m, look in self._looks if m.weight is not member.weight]
+            self._regrid(member, quantum_of(with_widths, weight.dtype))
 
     def _regrid(self, member: Member, quantum: float) -> None:
         """Give a tensor another quantum, and put its mean on the grid."""
@@ -453,20 +472,20 @@ class BayesianOptimizer(torch.optim.Optimizer):
             run_in_slices(snap, weight, *grid_like(weight, quantum))
             self._versions[member.weight] = version(member.weight)
 
+    def _look_at_grids(self, members: Sequence[Member]) -> None:
+        """Before the first draw of a step in which that is due: do the grids suit this process's parts?"""
+        if not self.perturbs or self._head["taken"]:
+            return
+        due = is_look(self._head["updates"])
+        large = [m for m in members if m.is_large and self._quantum(m)] if due else []
+        self._looks = [(m, look_at(self._quantum(m), self._level(m), m.state["mean"].dtype)) for m in large]
+
     def _fit_grids(self) -> None:
-        """Look at the quanta, after the updates in which that is due."""
-        if not self.perturbs or not is_look(self._head["updates"]):
-            return
-        members = [m for m in self._members() if m.is_large]
-        if not members:
-            return
-        rows = [self._look(m) if self._is_in_place(m) else [0.0, 0.0] for m in members]
-        table = torch.tensor(rows, dtype=torch.float64)
-        if self._processes is not None:
-            table = self._processes.largest(table)
-        for member, (level, widest) in zip(members, table.tolist(), strict=True):
-            old = self._quantum(member)
-            if old and (new := fitted(old, max(level, WIDE * widest), member.state["mean"].dtype)) != old:
+        """After the update of a step in which the grids were looked at: change those that do not suit."""
+        looks, self._looks = self._looks, []
+        for member, look in looks:
+            old, dtype = self._quantum(member), member.state["mean"].dtype
+            if (new := fitted(old, look, dtype)) != old:
                 self._regrid(member, new)
 
     # -- parameters and their state ----------------------------------------------------------------------
@@ -483,6 +502,12 @@ class BayesianOptimizer(torch.optim.Optimizer):
                     if not self._open and self._versions.get(p) != version(p):
                         self._synchronise(member)
                     yield member
+
+    def _drop_replaced(self) -> None:
+        """Drop the state of tensors in whose place a wrapper has put others, as accelerate does for FSDP2."""
+        weights = {id(p) for group in self.param_groups for p in group["params"]}
+        for p in [p for p in self.state if id(p) not in weights]:
+            del self.state[p]
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -578,6 +603,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._processes = Processes.of(p for group in self.param_groups for p in group["params"])
         first = not self._compared
         if first:
+            self._drop_replaced()
             check_processes_agree(self.param_groups)
             self._compared = True
         self._reshard()
@@ -586,6 +612,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
             members = list(self._members())
         buckets = self._gathered(members)
         self._size = self.size
+        self._look_at_grids(members)
         weights = [member.weight for member in members]
         warn_foreign(weights, self._used)
         for weight in weights:
@@ -813,39 +840,64 @@ class BayesianOptimizer(torch.optim.Optimizer):
         else:
             parts = [g for m in members if (g := m.gradient) is not None]
             parts += [m.state["sum_g"] for m in members if "sum_g" in m.state]
-        wrong = scale is None or not finite(parts)
-        if self._processes is not None:
-            wrong = self._processes.any(wrong)
-        if wrong or scale is None:
+        wrong, processes = scale is None or not finite(parts), self._processes
+        if wrong and processes is None:
             self._skip()
             return False
+        by = 1.0 if scale is None else scale
         if draws > 1:
             self._collect_last()
+            buckets = self._gathered(members)
+            for bucket in buckets:
+                bucket.scale_sums(by)
+        moves: dict[int, Move] = {}
+        measured, self._told = self._measure(buckets, draws) if draws > 1 else [], []
+        if processes is not None:
+            if not measured:
+                self._count("updates", 1)  # which the options of a rule depend on
+                moves = {
+                    i: self._update(b, self._seen(b, draws, by, parts, i)) for i, b in enumerate(buckets)
+                }
+                self._count("updates", -1)
+                telling = [(b, moves[i]) for i, b in enumerate(buckets) if moves[i].tells]
+                self._told = [(bucket, self._make(bucket, move, "terms")) for bucket, move in telling]
+            wrong, agreed = self._agree(processes, wrong, measured or self._told)
+            measured, self._told = (agreed, []) if measured else ([], agreed)
+            if wrong:
+                self._skip()
+                return False
         watched = any(group["updates"] < group["steep_watch"] for group in self.param_groups)
-        if watched and is_steep(
-            self.param_groups, members, list(self._members()), draws * scale, self._stride
-        ):
+        divisor = by if draws == 1 else float(draws)
+        if watched and is_steep(self.param_groups, members, list(self._members()), divisor, self._stride):
             return False
         self._count("updates", 1)
         self._count("skipped_in_a_row", -self._head["skipped_in_a_row"])
-        if draws > 1:
-            buckets = self._gathered(members)
-            for bucket in buckets:
-                bucket.scale_sums(scale)
-            self._measure(buckets, draws)
-            self._learn_told()
+        if measured:
+            self._learn_all(measured)
         for i, bucket in enumerate(buckets):
-            self._update(bucket, self._seen(bucket, draws, scale, parts[i]))
+            if i in moves:
+                self._make(bucket, moves.pop(i), "moves")
+            else:
+                self._move(bucket, self._seen(bucket, draws, by, parts, i))
             self._finish_bucket(bucket)
         self._reshard()
         torch.clear_autocast_cache()
         return True
 
+    def _move(self, bucket: Bucket, seen: Seen) -> None:
+        """Update a bucket, and keep what the rule tells."""
+        move = self._update(bucket, seen)
+        totals = self._make(bucket, move)
+        if move.tells:
+            self._told.append((bucket, totals))
+
     def _gradient(self, bucket: Bucket) -> Tensor:
         return bucket.gathered(g for m in bucket.members if (g := m.gradient) is not None)
 
-    def _seen(self, bucket: Bucket, draws: int, scale: float, g: Tensor) -> Seen:
+    def _seen(self, bucket: Bucket, draws: int, scale: float, gradients: Sequence[Tensor], i: int) -> Seen:
+        """What bucket number i has seen in this step; with one draw, its gradient."""
         if draws == 1:
+            g = gradients[i]
             return Seen(g if scale == 1.0 else g / scale, self._present_noise(bucket), 1)
         return Seen(None, None, draws)
 
@@ -949,7 +1001,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._updated.add(id(bucket))
         self._restore(bucket)
         if finite(gradients):
-            self._update(bucket, Seen(bucket.gathered(gradients), self._present_noise(bucket), 1))
+            self._move(bucket, Seen(bucket.gathered(gradients), self._present_noise(bucket), 1))
         else:
             self._bad += 1
         self._finish_bucket(bucket)
@@ -1005,6 +1057,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         if self._open or self._head["taken"]:
             raise RuntimeError("state_dict() in the middle of a step: call step() first, then save")
+        self._drop_replaced()
         list(self._members(empty=True))  # makes the state
         self._check_state()
         found = super().state_dict()

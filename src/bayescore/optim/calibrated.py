@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.base import BayesianOptimizer, Move, Seen
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.options import CommonOptions, positive
 from bayescore.optim.status import precision_sentence
@@ -76,7 +76,7 @@ class CalibratedScore(BayesianOptimizer):
         if member.group["momentum"] > 0:
             member.state["momentum"] = torch.zeros_like(mean)
 
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
         group, statistics = bucket.group, bucket.statistics
         assert statistics is not None
         squares = self._uses_squares(group, seen.draws)
@@ -92,8 +92,7 @@ class CalibratedScore(BayesianOptimizer):
         )
         of_group = self._numbers(bucket, *numbers, *([fisher] if squares else []))
         o = CalibratedOptions(*of_group, *([] if squares else [None]), *bucket.spread_table(table.t()))
-        totals = self._apply(bucket, calibrated_step, ("sd", "momentum"), seen, o)
-        self._tell(bucket, totals)
+        return self._apply(bucket, calibrated_step, ("sd", "momentum"), seen, o)
 
     def _learn(self, bucket: Bucket, totals: Tensor) -> None:
         assert bucket.statistics is not None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
-from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.base import BayesianOptimizer, Move, Seen
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.options import CommonOptions, positive
 from bayescore.optim.status import precision_sentence
@@ -86,7 +86,7 @@ class ProximalDescent(BayesianOptimizer):
         for key in MOMENTS if member.group["optimizer"] == "adam" else MOMENTS[:2]:
             member.state[key] = torch.zeros_like(mean)
 
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
         group = bucket.group
         N, adam = group["inner_steps"], group["optimizer"] == "adam"
         numbers = self._numbers(
@@ -101,8 +101,7 @@ class ProximalDescent(BayesianOptimizer):
             *inner_corrections((group["updates"] - 1) * N, N),
         )
         o = InnerOptions._make((*numbers[:7], numbers[7:]))
-        totals = self._apply(bucket, inner_steps, ("sd", *MOMENTS), seen, o)
-        self._tell(bucket, totals)
+        return self._apply(bucket, inner_steps, ("sd", *MOMENTS), seen, o)
 
     def _learn(self, bucket: Bucket, totals: Tensor) -> None:
         assert bucket.statistics is not None

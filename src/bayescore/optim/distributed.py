@@ -6,11 +6,15 @@ starts equal. What makes it differ is therefore refused, compared once before th
 other options, other parameters or another number of updates.
 
 **Sharded weights** (`fully_shard`, tensor parallel: DTensors). Every process draws and updates its own parts;
-noise belongs to positions in whole tensors (posteriors/shards.py). Two small messages are sent in a step,
-both to all processes: before the update, whether any part of the gradient is not finite, one number; after
-it, the totals of a rule's terms, a few numbers per tensor. In every eighth step the largest weights and sds
-follow, two numbers per tensor (optim/recovery.py). If several processes hold the same part, one of
-them is counted. Before the first draw the sizes of the counted parts are added up: they must give the whole.
+noise belongs to positions in whole tensors (posteriors/shards.py). One small message is sent in a step, a sum
+over all processes, before the update: whether any part of the gradient is not finite, one number; the totals
+of a rule's terms, a few numbers per tensor; and now and then whether the grids of large tensors suit, two
+numbers per tensor (optim/recovery.py). The terms are therefore computed in a pass of their own, which writes
+nothing: an update that some process must leave out cannot be taken back by the others. A second message is
+sent where largest values are wanted (ADVI, ProximalDescent; a tensor that outgrew its grid), by the watch for
+steep losses (optim/steep.py), and when the state is checked, in the first ten updates and every hundredth. If
+several processes hold the same part, one of them is counted. Before the first draw the sizes of the counted
+parts are added up: they must give the whole.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.optim.losses import LOSSES
+from bayescore.optim.recovery import Look
 from bayescore.posteriors.shards import computing_device, is_sharded, local, part_of
 
 __all__ = ["Processes", "check_here", "check_processes_agree", "check_whole", "data_parallel_size", "norms"]
@@ -107,24 +112,48 @@ class Processes:
         """Whether it is so on any process."""
         return bool(self.largest(torch.tensor([float(here)])))
 
-    def totals(self, rows: Sequence[tuple[int, bool, Tensor]], largest: Sequence[int]) -> list[Tensor]:
-        """The totals of rules' terms over whole tensors, in the order of `rows`.
+    def agree(
+        self,
+        wrong: bool,
+        rows: Sequence[tuple[int, bool, Tensor]],
+        largest: Sequence[int],
+        looks: Sequence[Look],
+    ) -> tuple[bool, list[Tensor], list[Look]]:
+        """What the processes must know of each other in a step, in one message.
 
         Arguments:
-            rows: for every tensor its number, whether this process's part of it is counted, and the terms'
-                totals over the part. The processes may have them in another order.
-            largest: which of the terms are largest values, not sums.
+            wrong: whether a gradient is not finite here; returned is whether it is so on any process.
+            rows: for every tensor its number, whether this process's part of it is counted, and the totals of
+                a rule's terms over the part; returned are the totals over whole tensors, in the same order.
+                The processes may have them in another order.
+            largest: which of the terms are largest values, not sums: these take a second message.
+            looks: at the grids of this process's parts; returned are those at whole tensors. If a tensor has
+                outgrown its grid, there is a second message too.
         """
         order = sorted(range(len(rows)), key=lambda i: rows[i][0])
-        device = rows[0][2].device
-        table = torch.stack([rows[i][2].to(device, torch.float64) for i in order])
-        counted = torch.tensor([[rows[i][1]] for i in order], device=device)
-        found = self.sum(torch.where(counted, table, 0.0))
-        if largest:
-            columns = list(largest)
-            found[:, columns] = self.largest(table[:, columns])
+        device = rows[0][2].device if rows else self.device
+        table = torch.empty(0, 0, dtype=torch.float64, device=device)
+        if rows:
+            table = torch.stack([rows[i][2].to(device, torch.float64) for i in order])
+        counted = torch.tensor([rows[i][1] for i in order], dtype=torch.bool, device=device)
+        flags = [float(wrong), *(float(flag) for look in looks for flag in (look.outgrown, look.needed))]
+        first = torch.tensor(flags, dtype=torch.float64, device=device)
+        found = self.sum(torch.cat([first, torch.where(counted[:, None], table, 0.0).flatten()]))
+        wrong, *seen = found[: len(flags)].gt(0).tolist()
+        totals = found[len(flags) :].view_as(table)
+        pairs = zip(seen[::2], seen[1::2], strict=True)
+        agreed = [look._replace(outgrown=a, needed=b) for look, (a, b) in zip(looks, pairs, strict=True)]
+        levels = [look.level for look in looks] if any(look.outgrown for look in agreed) else []
+        columns = list(largest) if rows else []
+        if levels or columns:
+            here = torch.tensor(levels, dtype=torch.float64, device=device)
+            found = self.largest(torch.cat([here, table[:, columns].flatten()]))
+            levels, extremes = found[: len(levels)].tolist(), found[len(levels) :]
+            totals[:, columns] = extremes.view(len(table), len(columns))
+            if levels:
+                agreed = [look._replace(level=level) for look, level in zip(agreed, levels, strict=True)]
         places = {i: row for row, i in enumerate(order)}
-        return [found[places[i]].to(rows[i][2]) for i in range(len(rows))]
+        return wrong, [totals[places[i]].to(rows[i][2]) for i in range(len(rows))], agreed
 
     @contextmanager
     def raising_together(self) -> Iterator[None]:

@@ -166,9 +166,11 @@ class Bucket:
 
     @property
     def in_place(self) -> bool:
-        """Whether the mean is in the module's own memory."""
-        first = self.members[0]
-        return len(self.members) == 1 and first.state["mean"].data_ptr() == first.local.data_ptr()
+        """Whether the mean is in the module's own memory; no, if this process's part has no elements."""
+        if len(self.members) > 1:
+            return False
+        mean = self.members[0].state["mean"]
+        return mean.numel() > 0 and mean.data_ptr() == self.members[0].local.data_ptr()
 
     @property
     def is_current(self) -> bool:
@@ -460,6 +462,7 @@ def update_kernel(
     given: str,
     decays: bool,
     recovers: int | None = None,
+    does: str = "all",
 ) -> Function:
     """The in-place update of a pure rule.
 
@@ -476,6 +479,7 @@ def update_kernel(
         decays: the mean also decays, m <- m + move(m) - share (m - towards), as in AdamW.
         recovers: which of the other states has the noise of a draw that can be taken back: the new mean is
             put on the tensor's grid (optim/recovery.py). None: none.
+        does: "all"; "terms": computes the terms and changes nothing; "moves": the rest.
     """
 
     def update(weight: Tensor | None, mean: Tensor, *args: Any) -> Any:
@@ -496,6 +500,8 @@ def update_kernel(
                 assert recovers is not None
                 draws = Draws.of_one(inputs[0], decoded(others[recovers]))
             new, terms = rule(mean, *others, prior_mean, draws, o)
+        if does == "terms":
+            return terms
         moved = torch.addcmul(new[0], mean - towards, share, value=-1) if decays else new[0]
         if recovers is not None:
             moved = rounded_update(mean, moved, others[recovers], quantum, inverse)
@@ -504,9 +510,10 @@ def update_kernel(
                 old.copy_(value)
         if weight is not None:
             weight.copy_(moved)
-        return terms
+        return terms if does == "all" else None
 
     # rather than keep its terms in temporary tensors; rules of many steps would take too long to compile
     update.recomputes = rule is proximal_step  # type: ignore[attr-defined]
-    update.__name__ = f"{rule.__name__}_{given.replace(' ', '_')}{'_decaying' if decays else ''}"
+    name = f"{rule.__name__}_{given.replace(' ', '_')}{'_decaying' if decays else ''}"
+    update.__name__ = name if does == "all" else f"{name}_{does}"
     return update

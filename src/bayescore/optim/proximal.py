@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.base import BayesianOptimizer, Move, Seen, Told
 from bayescore.optim.distributed import norms
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
@@ -78,10 +78,6 @@ class ProximalScore(BayesianOptimizer):
             "network": (),
         }
         super().__init__(params, num_data, own, CommonOptions(**{"weight_decay": 0.01, **common}))
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._totals: list[tuple[Bucket, Tensor]] = []  # of the terms of this update's buckets
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
@@ -158,29 +154,21 @@ class ProximalScore(BayesianOptimizer):
         (row,) = self._width_rows([member.state["statistics"].tolist()], member.group)
         return float(width(None, least.amin(), ProximalOptions(*least.new_tensor(row), *[None] * 7)))
 
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
         group, lr = bucket.group, self._rate(bucket.group)
         b1, b2 = group["betas"]
         of_group = (1 - b1, b2, (1 - b2) / self._network.inflation())
         c = group["temperature"] / group["num_data"]
         of_tensors = [(*of_group, *Slopes(*row).adam_options(lr, (b1, b2), c)) for row in bucket.rows]
         o = ProximalOptions(*self._widths(bucket), *bucket.spread("adam", of_tensors))
-        totals = self._apply(bucket, proximal_step, ("first", "second"), seen, o)
-        self._totals.append((bucket, totals))
+        return self._apply(bucket, proximal_step, ("first", "second"), seen, o)
 
-    def _after_update(self) -> None:
-        updated, self._totals = self._totals, []
-        if updated:
-            self._follow(updated)
-        super()._after_update()
-
-    def _follow(self, updated: list[tuple[Bucket, Tensor]]) -> None:
+    def _learn_all(self, told: Told) -> None:
         """The numbers of the tensors and of the network after an update."""
-        device = updated[0][1].device
-        tables = [table.to(device) for table in self._over_processes(updated)]
-        found = torch.cat(tables).tolist()  # waits for a GPU once
+        device = told[0][1].device
+        found = torch.cat([table.to(device) for _, table in told]).tolist()  # waits for a GPU once
         rows = iter(found)
-        for bucket, _ in updated:
+        for bucket, _ in told:
             lr = self._rate(bucket.group)
             bucket.rows = [Slopes(*row).after(next(rows), lr) for row in bucket.rows]
             bucket.write_rows()

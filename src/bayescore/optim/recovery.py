@@ -22,12 +22,14 @@ for the small weights of a tensor that has large ones too. It is rounded up or d
 which is m' on average: c varies over many levels, so that u is uniform in [0, 1). Where a weight is as large
 as M this loses nothing: the float itself has no finer steps there.
 
-**The quantum.** After each of the first ten updates and then after every eighth, over the whole tensor,
+**The quantum.** Before each of the first eleven updates and then before every eighth, over the whole tensor,
     L = max(max |m|, 8 max sd):     M becomes the power of two in [2 L, 4 L) if L > M/2; M/2 if L < M/8    (4)
-so that a weight can double from one look to the next. (If it does more, a draw is taken back to within the
-last bit of theta.) A finer grid has all points of a coarser one: a smaller M changes no number; after a
-larger one, means are rounded to nearest. The quanta are in the parameter groups ("quanta"), one per tensor;
-0: not known. Weights that other code has written are put on a grid of their own when they are noticed.
+after that update, so that a weight can double from one look to the next. (If it does more, a draw is taken
+back to within the last bit of theta.) Whether L > M/2 and L >= M/8 are two bits, which the processes of a
+sharded run send with everything else in a step; L itself is sent when a tensor has outgrown its grid. A finer
+grid has all points of a coarser one: a smaller M changes no number; after a larger one, means are rounded to
+nearest. The quanta are in the parameter groups ("quanta"), one per tensor; 0: not known. Weights that other
+code has written are put on a grid of their own when they are noticed.
 
 A tensor is displaced as a whole or not at all: Ctrl-C waits until it is done (`uninterrupted`).
 """
@@ -50,12 +52,14 @@ from bayescore.rules.terms import Largest
 __all__ = [
     "WIDE",
     "Grid",
+    "Look",
     "decoded",
     "displace",
     "displace_by_sd",
     "fitted",
     "grid_like",
     "is_look",
+    "look_at",
     "off_grid",
     "on_grid",
     "quantum_of",
@@ -159,14 +163,28 @@ def quantum_of(level: float, dtype: torch.dtype) -> float:
     return float(2.0 ** (exponent + 1) / _most(torch.empty(0, dtype=dtype)))
 
 
-def fitted(quantum: float, level: float, dtype: torch.dtype) -> float:
-    """The quantum after a look: (4)."""
+class Look(NamedTuple):
+    """What is seen of a tensor on its grid, on this process or on all."""
+
+    level: float  # L of (4); of a whole sharded tensor it is known if a tensor of the network is outgrown
+    outgrown: bool  # L > M/2
+    needed: bool  # L >= M/8
+
+
+def look_at(quantum: float, level: float, dtype: torch.dtype) -> Look:
+    """A tensor of which L is known on the grid of a quantum, which may be 0."""
     reach = quantum * _most(torch.empty(0, dtype=dtype))
-    if not level <= reach / 2:
-        return max(quantum, quantum_of(level, dtype))
-    return quantum / 2 if level < reach / 8 and reach > 4 * LEAST else quantum
+    return Look(level, not level <= reach / 2, not level < reach / 8)
+
+
+def fitted(quantum: float, look: Look, dtype: torch.dtype) -> float:
+    """The quantum after a look: (4)."""
+    if look.outgrown:
+        return max(quantum, quantum_of(look.level, dtype))
+    small = quantum * _most(torch.empty(0, dtype=dtype)) <= 4 * LEAST
+    return quantum if look.needed or small else quantum / 2
 
 
 def is_look(updates: int) -> bool:
-    """Whether quanta are looked at after this update."""
+    """Whether quanta are looked at in the step after so many updates."""
     return updates <= 10 or updates % 8 == 0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescore.checks import check_count, check_memory
-from bayescore.optim.base import BayesianOptimizer, Seen
+from bayescore.optim.base import BayesianOptimizer, Move, Seen
 from bayescore.optim.engine import Bucket, Member
 from bayescore.optim.noise import Noise, numbers
 from bayescore.optim.options import WHOLE, CommonOptions
@@ -124,16 +124,15 @@ class SGLD(BayesianOptimizer):
     def _collect(self, bucket: Bucket, g: Tensor, noise: Noise) -> None:  # noqa: ARG002
         bucket.zeros("sum_g")[0].add_(g)
 
-    def _update(self, bucket: Bucket, seen: Seen) -> None:
+    def _update(self, bucket: Bucket, seen: Seen) -> Move:
         group = bucket.group
         G = bucket.flat["sum_g"] / seen.draws if seen.g is None else seen.g
         c = group["temperature"] / group["num_data"]
         o = SGLDOptions(*self._numbers(bucket, self._rate(group), c, c * group["prior_sd"] ** -2.0))
         given = (self._prior_mean(bucket), G, self.noise(bucket, 0), o)
         if group["preconditioned"]:
-            self._move(bucket, preconditioned_step, ("square",), "as is", given)
-        else:
-            self._move(bucket, sgld_step, (), "as is", given)
+            return Move(preconditioned_step, ("square",), "as is", given, tells=False)
+        return Move(sgld_step, (), "as is", given, tells=False)
 
     def _finish(self, draws: int) -> bool:
         moved = super()._finish(draws)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,31 @@ def test_a_cluster_gives_the_records_of_the_local_pool(toy: str, tmp_path: Path)
         code, _, errors = finish(reproduce(toy, "quick", tmp_path / name, *more), timeout=600)
         assert code == 0, errors
     assert recorded(tmp_path / "ray", toy) == recorded(tmp_path / "local", toy)
+
+
+REAL = {"gaussian": (), "linear-gaussian": (), "mnist-tuning": ("--methods", "Plain,ADVI")}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_experiments_of_the_paper_have_the_same_records_on_a_cluster(name: str, tmp_path: Path) -> None:
+    """Two whole quick profiles, and trials of a tuning: its runs are runs like any other."""
+    if name == "mnist-tuning" and not os.environ.get("BAYESCORE_DATA"):
+        pytest.skip("images of MNIST are read from BAYESCORE_DATA")
+    for engine in ("local", "ray"):
+        words = ("reproduce", name, *REAL[name], "--profile", "quick", "--jobs", "2", "--engine", engine)
+        command = [
+            sys.executable,
+            "-c",
+            "from bayescore.cli import main; main()",
+            *words,
+            "--out",
+            str(tmp_path / engine),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+        assert done.returncode == 0, done.stderr
+    found = recorded(tmp_path / "ray", name)
+    assert found
+    assert found == recorded(tmp_path / "local", name)
 
 
 def test_a_killed_worker_and_a_killed_driver_cost_no_record_and_repeat_none(tmp_path: Path) -> None:
