@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 import runpy
+import textwrap
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["on_files", "on_page_markdown", "section"]
 SCRIPTS = Path(__file__).resolve().parents[1] / "examples" / "gallery"
 PAGE = "gallery.md"
 DPI = 110
+WIDTH = 90  # of what a script printed, in signs
 
 _sections: list[str] = []
 
@@ -39,10 +41,11 @@ def section(script: Path) -> tuple[str, bytes]:
             left["figure"].savefig(picture, format="png", dpi=DPI)
     except Exception as problem:
         raise PluginError(f"examples/gallery/{script.name} failed: {problem!r}") from problem
+    said = "\n".join(textwrap.fill(line, WIDTH) for line in printed.getvalue().splitlines())
     body = code.partition('"""\n\n')[2]
     return (
         f"## {title}\n\n{text.strip()}\n\n![{title}](images/gallery/{script.stem}.png)\n\n"
-        f"```text\n{printed.getvalue().strip()}\n```\n\n"
+        f"```text\n{said}\n```\n\n"
         f'??? example "examples/gallery/{script.name}"\n\n    ```python\n'
         + "".join(f"    {line}\n" if line else "\n" for line in body.splitlines())
         + "    ```\n"

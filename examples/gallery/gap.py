@@ -15,7 +15,7 @@ torch.manual_seed(0)
 x = torch.rand(120, 1) * 2 + 1
 x = torch.where(torch.rand(120, 1) < 0.5, -x, x)
 y = torch.sin(1.5 * x) + 0.1 * torch.randn(120, 1)
-loader = DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
 
 
 def network() -> nn.Module:
@@ -27,7 +27,7 @@ figure = Figure(figsize=(8.4, 3.2), layout="constrained")
 for axes, members in zip(figure.subplots(1, 2, sharey=True), (1, 5), strict=True):
     likelihood = bnn.likelihoods.Gaussian("learned")
     fit = bnn.fit_ensemble(
-        network, loader, likelihood, members=members, epochs=100 // members, progress=False
+        network, loader, likelihood, members=members, epochs=200 // members, progress=False
     )
     found = fit.predict(points, draws=100)
     mean, sd = found.mean.flatten(), found.epistemic_std.flatten()
