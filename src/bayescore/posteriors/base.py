@@ -159,7 +159,8 @@ def unpack_posterior(file: PosteriorFile, model: Any, likelihood: Any) -> Poster
 def instead(value: Any) -> str:
     """What arrived where a posterior is needed, for an error, and where its posterior is."""
     remedy = ": pass its posterior" if hasattr(value, "posterior") else ""
-    return f"a {type(value).__name__}{remedy}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}{remedy}"
 
 
 def check_request(x: Any, draws: int, batch_size: int | None, model: nn.Module | None = None) -> Inputs:
