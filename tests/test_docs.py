@@ -44,6 +44,15 @@ def test_front_page_runs_as_it_stands(run_page):
     assert run_page("docs/index.md")["fit"].family.dim == 3
 
 
+def test_five_minutes_end_in_what_they_promise(run_page):
+    page = run_page("docs/five-minutes.md")
+    assert 0.75 < ((page["low"] <= page["y_new"]) & (page["y_new"] <= page["high"])).mean() <= 1
+    inside, border, _ = page["prediction"].entropy
+    assert border > inside
+    assert page["draws"].shape == (1000, 2)
+    assert page["scores"]["nll"] < 0.5
+
+
 def test_page_on_foreign_inputs_recognises_them(run_page):
     page = run_page("docs/out-of-distribution.md")
     assert page["auroc"](page["inside"].entropy, page["outside"].entropy) > 0.88
@@ -207,6 +216,15 @@ def test_local_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), link
+
+
+def test_every_page_with_python_is_run_by_a_test():
+    beside = {"networks.md", "networks-reference.md", "stan.md", "evidence.md"}  # by tests of their subjects
+    here = set(re.findall(r'run_page\("([^"]+)"\)', Path(__file__).read_text()))
+    for page in PAGES:
+        name = page.relative_to(ROOT).as_posix()
+        if blocks(name, "python"):
+            assert name in here or page.name in beside, name
 
 
 def test_pictures_are_small():

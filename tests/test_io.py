@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError, safe_open
@@ -147,6 +148,11 @@ def test_a_header_that_is_no_json_is_refused_before_anything_is_written(tmp_path
     with pytest.raises(ValueError, match="JSON"):
         write_tensors(tmp_path / "file", {"format": "toy", "loss": number}, {})
     assert names(tmp_path) == []
+
+
+def test_numbers_of_numpy_are_written_as_numbers(tmp_path):
+    write_tensors(tmp_path / "a", {"format": "f", "one": np.int64(3), "two": np.float32(0.5)}, {})
+    assert read_tensors(tmp_path / "a", "f")[0] == {"format": "f", "one": 3, "two": 0.5}
 
 
 def test_another_format_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,13 @@ def test_draws_have_the_stated_law_and_dtype() -> None:
 def test_what_is_no_seed_is_refused(seed: object) -> None:
     with pytest.raises(TypeError, match=r"a seed is an int, a torch\.Generator or None"):
         generator(seed)  # type: ignore[arg-type]
+
+
+def test_a_seed_may_be_a_number_of_numpy() -> None:
+    one, two = (torch.randn(3, generator=generator(seed, purpose="x")) for seed in (5, np.int64(5)))
+    assert torch.equal(one, two)
+    fits = [bs.fit(bs.targets.Banana(), steps=3, seed=seed).family.flat() for seed in (1, np.int64(1))]
+    assert torch.equal(fits[0], fits[1])
 
 
 def test_no_streams_are_refused() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 import os
 import warnings
 from collections.abc import Iterable
@@ -27,26 +28,28 @@ __all__ = [
     "unknown_name",
 ]
 
-#: names that other libraries use, and the name of the same option here
+#: names that other libraries use, and the names of the same thing here, of which one is a choice
 SYNONYMS = {
-    "learning_rate": "lr",
-    "step_size": "lr",
-    "samples": "draws",
-    "num_samples": "draws",
-    "bce": "bernoulli",
-    "binary_cross_entropy": "bernoulli",
-    "classification": "categorical",
-    "cross_entropy": "categorical",
-    "softmax": "categorical",
-    "mse": "gaussian",
-    "normal": "gaussian",
-    "regression": "gaussian",
-    "max_epochs": "epochs",
-    "num_epochs": "epochs",
-    "early_stopping": "patience",
-    "val_loader": "validation",
-    "validation_data": "validation",
-    "verbose": "progress",
+    "learning_rate": ("lr",),
+    "step_size": ("lr",),
+    "samples": ("draws",),
+    "num_samples": ("draws",),
+    "adam": ("plain",),
+    "adamw": ("plain",),
+    "bce": ("bernoulli",),
+    "binary_cross_entropy": ("bernoulli",),
+    "classification": ("categorical", "classes"),
+    "cross_entropy": ("categorical",),
+    "softmax": ("categorical",),
+    "mse": ("gaussian",),
+    "normal": ("gaussian",),
+    "regression": ("gaussian", "values"),
+    "max_epochs": ("epochs",),
+    "num_epochs": ("epochs",),
+    "early_stopping": ("patience",),
+    "val_loader": ("validation",),
+    "validation_data": ("validation",),
+    "verbose": ("progress",),
 }
 ALIKE, SAME = 0.55, 0.8  # least similarity of a misspelt name, and of a synonym
 
@@ -72,7 +75,7 @@ def check_shape(name: str, value: Tensor, trailing: tuple[int | str, ...]) -> No
 
 def check_count(name: str, value: int, least: int = 1, most: int | None = None) -> None:
     """Raise unless `value` is a whole number of at least `least`, and at most `most` if that is given."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number; got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")
@@ -82,7 +85,7 @@ def check_count(name: str, value: int, least: int = 1, most: int | None = None) 
 
 def _shortened(value: int) -> str:
     """A whole number in digits, if there are not too many."""
-    return str(value) if value.bit_length() < 1000 else f"a number of {value.bit_length()} bits"
+    return str(value) if int(value).bit_length() < 1000 else f"a number of {value.bit_length()} bits"
 
 
 def check_number(name: str, value: float, what: str = "be positive", zero: bool = False) -> None:
@@ -96,16 +99,16 @@ def check_number(name: str, value: float, what: str = "be positive", zero: bool 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most similar to `word`, if any is similar enough."""
     ours = list(choices)
-    synonyms = [other for other, name in SYNONYMS.items() if name in ours]
+    synonyms = {other: name for other, names in SYNONYMS.items() for name in names if name in ours}
     if same := difflib.get_close_matches(word.lower(), synonyms, n=1, cutoff=SAME):
-        return SYNONYMS[same[0]]
+        return synonyms[same[0]]
     found = difflib.get_close_matches(word.lower(), ours, n=1, cutoff=ALIKE)
     return found[0] if found else None
 
 
 def unknown_name(kind: str, word: str, choices: Iterable[str], also: Iterable[str] = ()) -> ValueError:
     """The error for an unknown name; it suggests the nearest name, of the choices or of `also`."""
-    choices = sorted(choices)
+    word, choices = str(word), sorted(choices)
     hint = nearest(word, [*choices, *also])
     guess = f"did you mean {hint!r}? " if hint else ""
     return ValueError(f"there is no {kind} called {word!r}; {guess}choose from {', '.join(choices)}")

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -58,9 +59,16 @@ def write_bytes(path: Path, data: bytes) -> None:
         part.write_bytes(data)
 
 
+def plain_number(value: Any) -> int | float:
+    """A number of numpy as one of Python, for JSON."""
+    if isinstance(value, np.integer | np.floating):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
 def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write tensors and a header of JSON types; NaN and infinities are refused in the header."""
-    text = json.dumps(dict(header), allow_nan=False)
+    text = json.dumps(dict(header), allow_nan=False, default=plain_number)
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     # wide numbers first, so that all are aligned; the same content is always the same bytes
     names = sorted(plain, key=lambda name: (-plain[name].element_size(), name))

@@ -28,7 +28,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from bayescore.checks import unknown_name
-from bayescore.io import write_bytes
+from bayescore.io import plain_number, write_bytes
 from bayescore.posteriors.base import Posterior
 from bayescore.reading import read_json
 
@@ -164,7 +164,9 @@ def _saved(place: Path, content: Any) -> SavedModel:
 
 
 def _json(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    return (
+        json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False, default=plain_number) + "\n"
+    ).encode()
 
 
 def _sha256(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ def generator(
     rng = torch.Generator(device=device)
     if seed is None:
         rng.seed()
-    elif isinstance(seed, int) and not isinstance(seed, bool):
+    elif isinstance(seed, Integral) and not isinstance(seed, bool):
+        seed = int(seed)
         check_seed(seed)
         mixed = blake2b(f"{purpose}:{seed}".encode(), digest_size=7).digest()
         rng.manual_seed(int.from_bytes(mixed) if purpose else seed)

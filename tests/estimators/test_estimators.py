@@ -80,6 +80,8 @@ def test_quantiles_and_intervals_are_the_same_numbers(regressor: BayesianRegress
     np.testing.assert_allclose(regressor.predict_quantiles(x, 0.5), several[:, 1])
     with pytest.raises(ValueError, match="level must lie"):
         regressor.predict_interval(x, 90)
+    with pytest.raises(ValueError, match=r"q must be a number in \(0, 1\), or several; got 'median'"):
+        regressor.predict_quantiles(x, "median")
 
 
 def test_what_it_predicts_can_be_evaluated(regressor: BayesianRegressor) -> None:
@@ -154,12 +156,26 @@ def test_pipelines_searches_and_cross_validation() -> None:
     assert search.fit(x, y).best_params_["hidden"] in [(4,), (8, 8)]
 
 
+def test_a_search_may_give_numbers_of_numpy_and_one_width_alone() -> None:
+    x, y = curve(60)
+    grid = {"epochs": np.arange(1, 3), "members": np.array([2]), "lr": np.logspace(-3, -2, 2)}
+    search = GridSearchCV(
+        BayesianRegressor(hidden=8, draws=4, random_state=0), grid, cv=2, error_score="raise"
+    )
+    assert search.fit(x, y).best_params_["epochs"] in (1, 2)
+    layers = search.best_estimator_.model_.posterior.model.weights
+    assert [tuple(w.shape[-2:]) for w in layers] == [(1, 8), (8, 1)]
+
+
 def test_a_column_of_texts_is_refused_with_a_remedy() -> None:
     frame = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "colour": ["red", "blue", "red", "blue"]})
     with pytest.raises(ValueError, match="OneHotEncoder"):
         BayesianClassifier(epochs=1).fit(frame, [0, 1, 0, 1])
     frame["colour"] = frame["colour"].astype("category")
     with pytest.raises(ValueError, match="'colour'"):
+        BayesianClassifier(epochs=1).fit(frame, [0, 1, 0, 1])
+    frame["colour"] = pd.date_range("2024", periods=4)
+    with pytest.raises(ValueError, match=r"'colour' hold dates or times; .*dayofyear"):
         BayesianClassifier(epochs=1).fit(frame, [0, 1, 0, 1])
 
 
@@ -194,11 +210,18 @@ def test_the_best_epoch_is_chosen_on_held_out_rows_unless_there_are_few() -> Non
         ({"lr": -1.0}, "lr must be positive"),
         ({"draws": 0}, "draws must be at least 1"),
         ({"members": 0}, "members must be at least 1"),
+        ({"method": None}, "there is no method called 'None'"),
+        ({"hidden": "64,64"}, "a width in hidden must be a whole number; got '64,64'"),
+        ({"scale": "minmax"}, "scale must be True or False; got 'minmax'"),
+        (
+            {"network": lambda inputs: nn.Linear(inputs, 1)},
+            "network must take the numbers of inputs and outputs",
+        ),
     ],
 )
 def test_a_wrong_setting_ends_in_a_sentence(options: dict[str, Any], sentence: str) -> None:
     x, y = curve(40)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
         BayesianRegressor(**options).fit(x, y)
 
 

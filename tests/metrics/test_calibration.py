@@ -150,5 +150,5 @@ def test_what_is_not_a_set_of_probabilities_is_refused() -> None:
         ece(probs, labels, by="mas")
     with pytest.raises(TypeError, match="two class predictions"):
         evaluate(probs, labels, probs)
-    with pytest.raises(TypeError, match="class predictions or probabilities"):
+    with pytest.raises(TypeError, match=r"as in evaluate\(fit\.predict\(x\), y\)"):
         evaluate([0.5], labels)

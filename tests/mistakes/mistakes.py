@@ -1,4 +1,4 @@
-"""Forty typical mistakes, as a user types them, with what was meant.
+"""Typical mistakes, as a user types them, with what was meant: forty, and those that were found later.
 
 Python runs after `SETUP` in a folder of its own; what begins with `bayescore ` is a command of a shell.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["MISTAKES", "SETUP", "Mistake"]
+__all__ = ["FURTHER", "MISTAKES", "SETUP", "Mistake"]
 
 SETUP = """
 import numpy as np
@@ -30,6 +30,7 @@ model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))
 opt = ProximalScore(model.parameters(), num_data=len(train_set), lr=1e-2)
 target = bs.targets.Banana()
 Path("table.csv").write_text("date,load\\n" + "".join(f"2024-01-{d:02d},{d % 7}\\n" for d in range(1, 29)))
+Path("money.csv").write_text("size,price\\n" + "".join(f'{i},"${i},{i:03d}"\\n' for i in range(1, 40)))
 Path("my_model.py").write_text("def log_density(x):\\n    return -0.5 * x.square().sum(-1)\\n")
 """
 
@@ -299,5 +300,112 @@ bnn.fit(Net(), loader, epochs=1)
         "bayescore predict table.csv new.csv",
         "the folder of a model, then new data",
         r"there is no folder table\.csv, in which a model could be",
+    ),
+]
+
+FURTHER = [
+    Mistake(
+        "inputs in double",
+        "bnn.fit(model, DataLoader(TensorDataset(x.double(), y), batch_size=16), epochs=1)",
+        "x.float(), since torch.from_numpy gives doubles",
+        r"inputs hold torch\.float64, and the network's weights torch\.float32; give x\.to\(torch\.float32\)",
+    ),
+    Mistake(
+        "pictures in double",
+        "net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))\n"
+        "bnn.fit(net, DataLoader(TensorDataset(torch.rand(8, 1, 4, 4).double(), y[:8])), epochs=1)",
+        "x.float()",
+        r"inputs hold torch\.float64, and the network's weights torch\.float32",
+    ),
+    Mistake(
+        "one-hot labels",
+        "bnn.fit(model, DataLoader(TensorDataset(x, F.one_hot(y, 2)), batch_size=16), epochs=1)",
+        "the numbers of the classes",
+        r"class labels must have the shape \(16,\).*; got \(16, 2\): give y\.argmax\(1\) of one-hot rows",
+    ),
+    Mistake(
+        "labels in a column",
+        "bnn.fit(model, DataLoader(TensorDataset(x, y[:, None]), batch_size=16), epochs=1)",
+        "y",
+        r"class labels must have the shape \(16,\).*; got \(16, 1\): give y\.squeeze\(1\)",
+    ),
+    Mistake(
+        "checkpoint as a switch",
+        "bnn.fit(model, loader, epochs=1, checkpoint=True)",
+        'checkpoint="run.ckpt"',
+        r"checkpoint must be the path of a file, such as 'run\.ckpt'; got True",
+    ),
+    Mistake(
+        "adam for a method",
+        'bnn.fit(model, loader, method="adam", epochs=1)',
+        '"plain", or the default',
+        r"no method called 'adam'; did you mean 'plain'\?",
+    ),
+    Mistake(
+        "laplace for a method",
+        'bnn.fit(model, loader, method="laplace", epochs=1)',
+        "bnn.fit_laplace(model, loader)",
+        r"is made of a trained network: .*fit_laplace\(model, loader\)",
+    ),
+    Mistake(
+        "evaluation of a fit",
+        "bs.metrics.evaluate(bnn.fit(model, loader, epochs=1), loader)",
+        "bs.metrics.evaluate(fit.predict(x), y)",
+        r"as in evaluate\(fit\.predict\(x\), y\); got a NetworkFit",
+    ),
+    Mistake(
+        "evaluation the wrong way round",
+        "bs.metrics.evaluate(y, bnn.fit(model, loader, epochs=1).predict(x))",
+        "the prediction first",
+        r"labels are the numbers of classes.*; got a ClassPrediction",
+    ),
+    Mistake(
+        "pool first",
+        "bnn.acquire(x, 5)",
+        "bnn.acquire(fit.posterior, x, 5)",
+        r"acquire\(posterior, pool, k\) begins with a posterior; got a Tensor",
+    ),
+    Mistake(
+        "fit for a posterior",
+        "bnn.pruned(bnn.fit(model, loader, epochs=1), 0.5)",
+        "fit.posterior",
+        r"those of a Gaussian posterior; got a NetworkFit: pass its posterior",
+    ),
+    Mistake(
+        "reliability of one prediction",
+        "bs.plotting.plot_reliability(bnn.fit(model, loader, epochs=1).predict(x), y)",
+        '{"network": (prediction, y)}',
+        r"as in plot_reliability\(\{'network': \(prediction, y\)\}\); got a ClassPrediction",
+    ),
+    Mistake(
+        "plot of values for classes",
+        "bs.plotting.plot_values(bnn.fit(model, loader, epochs=1).predict(x), y)",
+        "plot_reliability",
+        r"a prediction of values; got a ClassPrediction \(of classes: plot_reliability",
+    ),
+    Mistake(
+        "draws of a fit",
+        "bs.fit(target, steps=5).sample(100)",
+        "fit.family.sample(100)",
+        r"a Fit has no sample; fit\.family\.sample\(1000, seed=0\) draws",
+    ),
+    Mistake(
+        "mean of a fit",
+        "bs.fit(target, steps=5).mean",
+        "fit.marginals()",
+        r"a Fit has no mean; fit\.marginals\(\) has mean, sd and quantiles",
+    ),
+    Mistake(
+        "prices with signs",
+        "bayescore train money.csv --target price",
+        "1234.5",
+        r"'price' has 39 different answers in 39 rows, such as '\$1,001', too many to be classes; "
+        r"values are written as 1234\.5",
+    ),
+    Mistake(
+        "regression for a task",
+        "bayescore train table.csv --target load --task regression",
+        "--task values",
+        r"no task called 'regression'; did you mean 'values'\?",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Forty typical mistakes end in a sentence with the remedy."""
+"""Typical mistakes end in a sentence with the remedy."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import shlex
 import pytest
 
 from bayescore.cli import main
-from mistakes import MISTAKES, SETUP, Mistake
+from mistakes import FURTHER, MISTAKES, SETUP, Mistake
 
 
 def told(typed: str, capsys: pytest.CaptureFixture[str]) -> str:
     """What a user is told: an error, or the verdict of what the last line returned."""
+    namespace: dict = {}
+    exec(SETUP, namespace)
     if typed.startswith("bayescore "):
         with pytest.raises(SystemExit) as leaving:
             main(shlex.split(typed)[1:])
         assert leaving.value.code == 2
         return capsys.readouterr().err
-    namespace: dict = {}
-    exec(SETUP, namespace)
     *lines, last = ast.parse(typed).body
     assert isinstance(last, ast.Expr)
     try:
@@ -30,7 +30,7 @@ def told(typed: str, capsys: pytest.CaptureFixture[str]) -> str:
         return str(error)
 
 
-CASES = [pytest.param(each, id=each.name.replace(" ", "-")) for each in MISTAKES]
+CASES = [pytest.param(each, id=each.name.replace(" ", "-")) for each in (*MISTAKES, *FURTHER)]
 
 
 @pytest.mark.parametrize("mistake", CASES)

@@ -155,5 +155,5 @@ def test_the_mean_network_is_exported_as_it_predicts():
 
 
 def test_a_predictor_of_something_without_draws_of_weights_is_refused():
-    with pytest.raises(TypeError, match="a Predictor holds draws of weights; a Ensemble has none"):
+    with pytest.raises(TypeError, match="holds draws of a posterior of weights; got an Ensemble"):
         bnn.Predictor(bnn.Ensemble([gaussian()]))

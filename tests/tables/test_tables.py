@@ -102,6 +102,41 @@ def test_the_target_decides_between_classes_and_values(tmp_path: Path) -> None:
         bs.data.read_table(path, "text", "values")
 
 
+@pytest.mark.parametrize(
+    ("ending", "sign", "point"),
+    [("csv", ";", "."), ("csv", ";", ","), ("tsv", "\t", "."), ("tsv", "\t", ",")],
+)
+def test_columns_between_semicolons_or_tabs_and_decimal_commas_are_read(
+    ending: str, sign: str, point: str, tmp_path: Path
+) -> None:
+    rows = [["colour", "size", "price"]] + [[("red", "blue")[i % 2], f"{i}.5", f"{i}.25"] for i in range(30)]
+    rows[3][1] = "NA"
+    plain, other = tmp_path / "plain.csv", tmp_path / f"other.{ending}"
+    plain.write_text("\n".join(",".join(row) for row in rows))
+    other.write_text("\n".join(sign.join(row).replace(".", point) for row in rows))
+    one, two = (bs.data.read_table(path, "price") for path in (plain, other))
+    np.testing.assert_array_equal(one.values, two.values)
+    assert one.columns == two.columns
+    columns, _ = learn_columns(two.columns)
+    assert [column.kind for column in columns] == ["category", "number"]
+
+
+def test_a_wrong_cell_is_named_by_its_file_and_row_after_the_rows_were_divided(tmp_path: Path) -> None:
+    rows = cells()
+    rows[6][2] = "inf"
+    parts = bs.data.parts(bs.data.read_table(write(tmp_path / "houses.csv", rows), "price"))
+    (part,) = (each for each in (parts.train, parts.validation, parts.test) if 7 in each.rows)
+    with pytest.raises(ValueError, match=r"houses\.csv, row 7: 'inf' in the column 'size' is no number"):
+        encode([Column("size", "number")], part.columns, part.source, part.rows)
+
+
+def test_dates_and_numbers_that_are_not_written_as_such_are_left_out_with_the_remedy() -> None:
+    written = [f"{i % 12 + 1}/{i % 28 + 1}/2024" for i in range(40)]
+    _, notes = learn_columns({"when": written, "size": [str(i) for i in range(40)]})
+    assert "such as '1/1/2024', names rather than categories, and is left out" in notes[0]
+    assert "dates as 2024-01-31" in notes[0]
+
+
 def test_scaling_survives_constants_and_huge_numbers() -> None:
     found = Scaling.of(np.array([[1.0, 1e200, 5.0], [3.0, -1e200, 5.0]]), None)
     np.testing.assert_allclose(found.apply(np.array([[1.0, 1e200, 5.0]])), [[-1, 1, 0]])

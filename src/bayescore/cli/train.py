@@ -129,6 +129,7 @@ def train_command(
         int | None,
         typer.Option(help="Rows per step: 16, 128 for the network mlp, a twentieth of a table, if left out."),
     ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of a table's network.")] = None,
     body_lr: Annotated[float | None, typer.Option(help="Learning rate of the body.")] = None,
     head_lr: Annotated[float | None, typer.Option(help="Learning rate of the new head.")] = None,
     batchnorm: Annotated[
@@ -228,12 +229,13 @@ def train_command(
         if sheet is not None and request.kind != "images":
             raise UserError(f"--sheet shows pictures, and the data are of the kind {request.kind}")
         with errors_as_sentences():
-            _check_options(request, {"--body-lr": body_lr, "--bf16": bf16, "--accumulate": accumulate > 1})
+            pictures_only = {"--body-lr": body_lr, "--head-lr": head_lr, "--bf16": bf16}
+            _check_options(request, lr, {**pictures_only, "--accumulate": accumulate > 1})
             chosen: Any = (
                 bs.tables.RowSettings(
                     method,
                     hidden=request.hidden or [64, 64],
-                    lr=head_lr,
+                    lr=lr,
                     epochs=epochs,
                     batch_size=batch_size,
                     patience=patience,
@@ -296,7 +298,7 @@ def train_command(
 
 def _kind(data: str, target: str | None) -> str:
     """The kind of the data: pictures, unless they are a CSV with a column of texts, or any other."""
-    from bayescore.data.label_tables import table_kind
+    from bayescore.data.label_tables import TABLES, table_kind
 
     if data in DATA_SETS:
         return "images"
@@ -305,19 +307,23 @@ def _kind(data: str, target: str | None) -> str:
         return "images"
     if not place.exists():
         raise unknown_name("folder, file or data set", data, DATA_SETS)
-    if place.suffix.lower() != ".csv":
+    if place.suffix.lower() not in TABLES:
         raise ValueError(
-            f"{data} is neither a folder of class folders nor a .csv: a table, or one with a column of paths "
-            "('path') or of texts ('text') and one of labels ('label')"
+            f"{data} is neither a folder of class folders nor a .csv or .tsv: a table, or one with a column "
+            "of paths ('path') or of texts ('text') and one of labels ('label'); save other tables as CSV"
         )
     return "table" if target is not None else table_kind(place) or "table"
 
 
-def _check_options(request: _Request, others: dict[str, Any]) -> None:
+def _check_options(request: _Request, lr: float | None, others: dict[str, Any]) -> None:
     """Refuse what a kind of data has no use for, and a table without a target."""
     if request.kind != "table":
         if request.target is not None or request.task is not None:
             raise ValueError("--target and --task name what is predicted in a table; leave them out")
+        if lr is not None:
+            raise ValueError(
+                "--lr is for tables; networks for pictures and texts have --body-lr and --head-lr"
+            )
         return
     if request.target is None:
         from bayescore.data.label_tables import csv_rows

@@ -1,7 +1,8 @@
 """CSV tables of labelled things: one column of paths or texts, one of labels, and perhaps one of parts.
 
 The columns are found by their names: path, file, image or picture; text, sentence, review, comment or
-document; label, class, category, target, sentiment or y; split, part or set.
+document; label, class, category, target, sentiment or y; split, part or set. They are separated by commas or,
+if the first line has none, by semicolons or tabs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from pathlib import Path
 
 from bayescore.reading import read_text
 
-__all__ = ["PARTS", "LabelTable", "csv_rows", "read_label_table", "table_kind"]
+__all__ = ["PARTS", "TABLES", "LabelTable", "csv_rows", "read_label_table", "separated_rows", "table_kind"]
+
+#: endings of the files that are read as tables
+TABLES = (".csv", ".tsv")
 
 VALUES = {
     "path": ("path", "file", "filename", "image", "picture"),
@@ -105,14 +109,21 @@ def _column(place: Path, columns: list[str], names: tuple[str, ...]) -> int:
 
 def csv_rows(place: Path) -> list[list[str]]:
     """All rows of a CSV file that are not empty, the names of its columns first."""
-    text = read_text(place, "table").removeprefix("\ufeff")
+    return separated_rows(place)[1]
+
+
+def separated_rows(place: Path) -> tuple[str, list[list[str]]]:
+    """What stands between the columns, by the first line (a comma, a semicolon or a tab), and the rows."""
+    text = read_text(place, "table").removeprefix("\ufeff").lstrip("\r\n")
+    first = text.partition("\n")[0]
+    separator = next((sign for sign in ",;\t" if sign in first), ",")
     before = csv.field_size_limit(FIELD)
     try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row]
     except csv.Error as problem:
         raise ValueError(f"{place} is not readable as CSV: {problem}") from problem
     finally:
         csv.field_size_limit(before)
     if not rows:
         raise ValueError(f"{place} is empty; its first line must name the columns")
-    return rows
+    return separator, rows

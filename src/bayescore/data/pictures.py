@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bayescore.caches import cache_place, private_folder
 from bayescore.checks import check_count, unknown_name
-from bayescore.data.label_tables import PARTS, LabelTable, read_label_table
+from bayescore.data.label_tables import PARTS, TABLES, LabelTable, read_label_table
 from bayescore.io import read_tensors, write_tensors
 from bayescore.reading import read_content
 
@@ -109,7 +109,7 @@ def new_pictures(place: str | Path, size: int, channels: int = 3) -> Pictures:
     place = Path(place)
     if place.is_dir():
         files = sorted(path for path in place.rglob("*") if path.is_file() and not _hidden(path, place))
-    elif place.suffix.lower() == ".csv":
+    elif place.suffix.lower() in TABLES:
         table = read_label_table(place, "path", labelled=False)
         files = [place.parent / value for value in table.values]
     elif place.is_file():

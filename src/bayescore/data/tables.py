@@ -1,11 +1,13 @@
 """Tables of a CSV file: cells as texts by column, and the column to predict as classes or values.
 
-A cell is missing if it is empty or one of the words NA, N/A, NaN, null, None and ?, in any case.
+A cell is missing if it is empty or one of the words NA, N/A, NaN, null, None and ?, in any case. Where
+semicolons or tabs separate the columns, a column of numbers may have decimal commas.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayescore.checks import nearest, unknown_name
-from bayescore.data.label_tables import PARTS, SPLITS, csv_rows
+from bayescore.data.label_tables import PARTS, SPLITS, separated_rows
 
 __all__ = ["TASKS", "Table", "is_missing", "number", "read_table"]
 
 TASKS = ("classes", "values")
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 FEW = 10  # whole numbers that are so few are learned as classes
+NAMES = 0.5  # distinct texts per row from which on they are names, not classes or categories
+SIGNS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+COMMA_NUMBER = re.compile(r"[-+]?\d*,?\d+(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Table:
     values: of the target; empty for classes.
     part: the part that a row belongs to, if the table says so.
     notes: what was decided on reading, in sentences.
+    source: the file.  rows: the numbers of these rows in it, from 1 on.
     """
 
     columns: dict[str, list[str]]
@@ -42,6 +48,8 @@ class Table:
     values: NDArray[np.float64]
     part: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    source: str = "the table"
+    rows: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -51,7 +59,10 @@ class Table:
         columns = {name: [cells[i] for i in numbers] for name, cells in self.columns.items()}
         values = self.values[numbers] if len(self.values) else self.values
         part = tuple(self.part[i] for i in numbers) if self.part else ()
-        return Table(columns, self.target, self.classes, self.y[rows], values, part, self.notes)
+        origin = tuple(self.rows[i] for i in numbers) if self.rows else ()
+        return Table(
+            columns, self.target, self.classes, self.y[rows], values, part, self.notes, self.source, origin
+        )
 
 
 def is_missing(cell: str) -> bool:
@@ -69,7 +80,7 @@ def number(cell: str) -> float | None:
 
 def read_columns(place: Path) -> dict[str, list[str]]:
     """The cells of a CSV file by the names of its columns."""
-    header, *rows = csv_rows(place)
+    separator, (header, *rows) = separated_rows(place)
     names = [name.strip() for name in header]
     if not rows:
         raise ValueError(f"{place} has no row below its header")
@@ -80,9 +91,24 @@ def read_columns(place: Path) -> dict[str, list[str]]:
         if len(row) != len(header):
             raise ValueError(
                 f"{place}, line {line}: {len(row)} cells where the header has {len(header)} columns; put "
-                'texts with commas into quotes ("..."), and separate columns by commas'
+                f'texts with {SIGNS[separator]} into quotes ("...")'
             )
-    return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
+    columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
+    if separator == ",":
+        return columns
+    return {name: _with_points(cells) for name, cells in columns.items()}
+
+
+def _with_points(cells: list[str]) -> list[str]:
+    """Numbers with decimal commas as numbers with points; other cells as they are."""
+    if all(is_missing(cell) or COMMA_NUMBER.fullmatch(cell) for cell in cells):
+        return [cell.replace(",", ".") for cell in cells]
+    return cells
+
+
+def looks_like_names(distinct: int, rows: int) -> bool:
+    """Whether there are so many different texts that each is a name, and nothing is learned from them."""
+    return distinct > max(10, NAMES * rows)
 
 
 def read_table(path: str | Path, target: str, task: str | None = None) -> Table:
@@ -113,6 +139,7 @@ def read_table(path: str | Path, target: str, task: str | None = None) -> Table:
         answers = [answers[i] for i in kept]
     if not answers:
         raise ValueError(f"{place}: every cell of the column {target!r} is missing")
+    origin = tuple(i + 1 for i in kept)
     part, columns = _parts(columns)
     if part:
         notes.append("the parts to learn from, to choose by and to test on are those of the table")
@@ -122,9 +149,15 @@ def read_table(path: str | Path, target: str, task: str | None = None) -> Table:
         words = sorted(set(answers), key=lambda word: (number(word) is None, number(word) or 0.0, word))
         if len(words) < 2:
             raise ValueError(f"{place}: the column {target!r} has one value only, {words[0]!r}")
+        if looks_like_names(len(words), len(answers)):
+            raise ValueError(
+                f"{place}: the column {target!r} has {len(words):,} different answers in {len(answers):,} "
+                f"rows, such as {answers[0][:40]!r}, too many to be classes; values are written as 1234.5, "
+                "without units and separators of thousands"
+            )
         place_of = {word: i for i, word in enumerate(words)}
         y = torch.tensor([place_of[word] for word in answers])
-        return Table(columns, target, tuple(words), y, np.empty(0), part, tuple(notes))
+        return Table(columns, target, tuple(words), y, np.empty(0), part, tuple(notes), str(place), origin)
     wrong = next((i for i, found in enumerate(numbers) if found is None), None)
     if wrong is not None:
         raise ValueError(
@@ -134,7 +167,8 @@ def read_table(path: str | Path, target: str, task: str | None = None) -> Table:
     values = np.array(numbers, dtype=np.float64)
     if values.min() == values.max():
         raise ValueError(f"{place}: the column {target!r} has one value only, {answers[0]!r}")
-    return Table(columns, target, (), torch.zeros(len(values), dtype=torch.long), values, part, tuple(notes))
+    y = torch.zeros(len(values), dtype=torch.long)
+    return Table(columns, target, (), y, values, part, tuple(notes), str(place), origin)
 
 
 def _task(target: str, answers: list[str], numbers: list[float | None], notes: list[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bayescore.data.label_tables import read_label_table
+from bayescore.data.label_tables import TABLES, read_label_table
 from bayescore.reading import read_text
 
 __all__ = ["Texts", "new_texts", "read_texts"]
@@ -42,7 +42,7 @@ def read_texts(place: str | Path) -> Texts:
 def new_texts(place: str | Path) -> list[str]:
     """Texts without labels: a column of a CSV, or the lines of another file."""
     place = Path(place)
-    if place.suffix.lower() == ".csv":
+    if place.suffix.lower() in TABLES:
         return read_label_table(place, "text", labelled=False).values
     found = [line for line in read_text(place, "file of texts").splitlines() if line.strip()]
     if not found:

@@ -234,7 +234,7 @@ def _number(cell: str, row: int, column: str, what: str) -> float:
     except ValueError:
         raise ValueError(
             f"{what}: row {row + 1} has {cell[:40]!r} in column {column!r} where a number is needed; correct "
-            "it, or name the columns to read (columns=)"
+            "it, or name the columns to read (columns=, in a shell --columns)"
         ) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import TypeVar, Unpack
 
 from bayescore.checks import check_count, unknown_name
@@ -93,9 +94,10 @@ def fit_many(
         raise TypeError('effort= is for method="auto"; a method that you name is bounded by steps=')
     check_count("the number of seeds", len(seeds))
     for seed in seeds:
-        if isinstance(seed, bool) or not isinstance(seed, int):
+        if isinstance(seed, bool) or not isinstance(seed, Integral):
             raise TypeError(f"a seed is an int that a file can hold; got {seed!r}")
-        check_seed(seed)
+        check_seed(int(seed))
+    seeds = [int(seed) for seed in seeds]
     targets = _one_per_fit("targets", target, len(seeds))
     if engine not in ("local", "ray"):
         raise unknown_name("engine", engine, ("local", "ray"))

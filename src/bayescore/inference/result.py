@@ -40,6 +40,19 @@ __all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "to_ar
 TABLE_NUMBERS = 20_000_000  # the most draws times dimensions behind the table of parameters
 REFLECTED, REFLECTED_DIM = 10, 400  # draws whose coordinates change sign in turn, and in how many dimensions
 REFUSAL = "do not trust this approximation"
+_MOMENTS = "fit.marginals() has mean, sd and quantiles of every parameter; fit.family is the approximation"
+#: what users of other libraries look for, and where it is
+INSTEAD = {
+    "covariance": _MOMENTS,
+    "draws": "fit.family.sample(1000, seed=0) draws",
+    "log_prob": "fit.family.log_prob(x) is the density",
+    "mean": _MOMENTS,
+    "plot": "bayescore.plotting.plot_fit(fit) and plot_marginals(fit) draw it",
+    "posterior": "fit.family is the approximation",
+    "sample": "fit.family.sample(1000, seed=0) draws",
+    "sd": _MOMENTS,
+    "std": _MOMENTS,
+}
 
 
 class Outcome(Enum):
@@ -101,6 +114,14 @@ class Fit:
     @property
     def score_calls(self) -> int:
         return self.counts.score_calls
+
+    if not TYPE_CHECKING:  # a type checker knows what a fit has
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or hasattr(type(self), name):  # a property that failed: its own error
+                return object.__getattribute__(self, name)
+            remedy = INSTEAD.get(name, "print(fit.summary()) shows the most of it")
+            raise AttributeError(f"a Fit has no {name}; {remedy}")
 
     # -- diagnosis ---------------------------------------------------------------------------------
 

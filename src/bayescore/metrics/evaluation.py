@@ -74,7 +74,14 @@ def evaluate(prediction: Any, y: Any, outside: Any = None) -> dict[str, float]:
 
 def as_tensor(y: Any) -> Tensor:
     """Labels or values as a tensor: from an array, a list or a column of a frame."""
-    return y if isinstance(y, Tensor) else torch.tensor(np.asarray(y))
+    if isinstance(y, Tensor):
+        return y
+    array = np.asarray(y)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(
+            f"labels are the numbers of classes, and values are numbers; got a {type(y).__name__}"
+        )
+    return torch.tensor(array)
 
 
 def as_classes(prediction: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -82,7 +89,10 @@ def as_classes(prediction: Any, y: Any) -> tuple[Tensor, Tensor]:
     classes."""
     probs = prediction if isinstance(prediction, Tensor) else getattr(prediction, "probs", None)
     if not isinstance(probs, Tensor):
-        raise TypeError(f"class predictions or probabilities are needed; got {type(prediction).__name__}")
+        raise TypeError(
+            "a prediction, or probabilities, and the labels or values are needed, as in "
+            f"evaluate(fit.predict(x), y); got a {type(prediction).__name__}"
+        )
     labels = as_tensor(y).to(probs.device)
     if getattr(prediction, "binary", False):
         if labels.shape != probs.shape:

@@ -120,6 +120,11 @@ def training_method(
         raise ValueError(
             "an ensemble needs fresh initial weights for every member; use fit_ensemble(make_model, loader)"
         )
+    if name == "laplace":
+        raise ValueError(
+            "a Laplace approximation is made of a trained network: fit(..., method='plain'), then "
+            "fit_laplace(model, loader)"
+        )
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
     if options.get("family") is not None:

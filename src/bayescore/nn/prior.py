@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayescore.posteriors.base import instead
 from bayescore.posteriors.gaussian import GaussianPosterior
 from bayescore.posteriors.shards import is_sharded
 
@@ -35,8 +36,7 @@ class GaussianPrior:
 
     def __init__(self, posterior: Any, chosen: Sequence[tuple[str, nn.Parameter]], weight: float) -> None:
         if not isinstance(posterior, GaussianPosterior):
-            hint = ": pass its posterior" if hasattr(posterior, "posterior") else ""
-            raise TypeError(f"prior must be a GaussianPosterior; got a {type(posterior).__name__}{hint}")
+            raise TypeError(f"prior must be a GaussianPosterior; got {instead(posterior)}")
         self.weight = weight
         self._terms = []
         for name, p in chosen:
@@ -94,7 +94,7 @@ def combined(
         raise ValueError("there is no posterior to combine; pass one for each part of the data")
     for each in (*parts, prior):
         if not isinstance(each, GaussianPosterior):
-            raise TypeError(f"only Gaussian posteriors can be combined; got a {type(each).__name__}")
+            raise TypeError(f"only Gaussian posteriors can be combined; got {instead(each)}")
         if each.names != prior.names or any(each.mean[n].shape != prior.mean[n].shape for n in each.names):
             raise ValueError("the posteriors and the prior must be of one network")
     others = len(parts) - 1

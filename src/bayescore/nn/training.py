@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,7 @@ def fit(
     check_method(method, BAYESIAN)
     watchers = logs(callbacks)
     check_count("epochs", epochs, 3 if method == "swag" else 1)  # swag needs two epochs in its second half
+    seed = int(seed) if isinstance(seed, Integral) and not isinstance(seed, bool) else seed  # of numpy, too
     if patience is not None:
         check_count("patience", patience)
         if validation is None:
@@ -223,6 +225,8 @@ def fit(
     device = computing_device(next(model.parameters()))
     like = as_likelihood(likelihood).to(device)
     data = num_data if num_data is not None else _size(train_loader)
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise TypeError(f"checkpoint must be the path of a file, such as 'run.ckpt'; got {checkpoint!r}")
     if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no folder {Path(checkpoint).absolute().parent}")
     chosen = select(model, bayesian, point)

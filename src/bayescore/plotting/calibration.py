@@ -33,6 +33,7 @@ def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
     Arguments:
         arms: by name, what `predict` returned, or probabilities (N, K), and the labels.
     """
+    _check_arms(arms)
     with figure_style():
         figure = new_figure(2.5 * len(arms) + 0.4, 2.7)
         axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
@@ -43,6 +44,14 @@ def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
             axis.set_xlabel("confidence")
         axes[0].set_ylabel("accuracy")
     return figure
+
+
+def _check_arms(arms: Any) -> None:
+    if not isinstance(arms, Mapping) or not arms or not all(len(arm) == 2 for arm in arms.values()):
+        raise TypeError(
+            "the arms of the picture are predictions with their labels, by name, as in "
+            f"plot_reliability({{'network': (prediction, y)}}); got a {type(arms).__name__}"
+        )
 
 
 def draw_reliability(
@@ -61,6 +70,7 @@ def draw_reliability(
 
 def plot_risk_coverage(arms: Arms) -> Figure:
     """Error on the most confident share of the data, one line per arm, with its area (AURC)."""
+    _check_arms(arms)
     with figure_style():
         figure = new_figure(4.2, 3.0)
         axes = figure.subplots()

@@ -28,8 +28,19 @@ def plot_values(prediction: Any, y: Any) -> Figure:
         prediction: a `ValuePrediction`, as `predict` returned it.
         y: the values.
     """
+    if not hasattr(prediction, "outputs"):
+        raise TypeError(
+            f"plot_values is about a prediction of values; got a {type(prediction).__name__} (of classes: "
+            "plot_reliability({'network': (prediction, y)}))"
+        )
     mean = prediction.mean
-    values = as_tensor(y).to(mean).reshape(mean.shape)
+    values = as_tensor(y).to(mean)
+    if values.numel() != mean.numel():
+        raise ValueError(
+            f"values must have the shape of the prediction's mean, {tuple(mean.shape)}; "
+            f"got {tuple(values.shape)}"
+        )
+    values = values.reshape(mean.shape)
     inside = (2 * prediction.cdf(values).double().flatten() - 1).abs().cpu()  # of which level's interval
     levels = torch.linspace(0, 1, 101, dtype=torch.float64)
     shares = [float((inside <= level).double().mean()) for level in levels]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bayescore.checks import check_count
-from bayescore.posteriors.base import Posterior, WeightPosterior, check_request
+from bayescore.posteriors.base import Posterior, WeightPosterior, check_request, instead
 from bayescore.posteriors.ensemble import Ensemble
 from bayescore.rng import generator
 
@@ -47,6 +47,8 @@ def acquire(
         joint: the batch form of BALD; False: the k rows with the largest mutual information one by one.
         draws, seed, batch_size: as in `Posterior.predict`.
     """
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"acquire(posterior, pool, k) begins with a posterior; got {instead(posterior)}")
     check_count("k", k)
     probs = _probabilities(posterior, pool, draws, seed, batch_size)  # (S, n, K)
     if k > probs.shape[1]:

@@ -48,6 +48,7 @@ __all__ = [
     "Weights",
     "check_request",
     "draw_generator",
+    "instead",
     "restored_on_failure",
     "unpack_posterior",
 ]
@@ -153,6 +154,13 @@ def unpack_posterior(file: PosteriorFile, model: Any, likelihood: Any) -> Poster
     with file.refusing_damage():
         kind = KINDS[file.header["kind"]]
     return kind.unpack(file, model, likelihood)
+
+
+def instead(value: Any) -> str:
+    """What arrived where a posterior is needed, for an error, and where its posterior is."""
+    remedy = ": pass its posterior" if hasattr(value, "posterior") else ""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}{remedy}"
 
 
 def check_request(x: Any, draws: int, batch_size: int | None, model: nn.Module | None = None) -> Inputs:

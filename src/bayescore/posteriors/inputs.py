@@ -183,6 +183,12 @@ def explained(model: nn.Module, inputs: Inputs) -> Iterator[None]:
         yield
     except RuntimeError as error:
         layer, parts = _first_layer(model), inputs.args
+        kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+        other = next((part.dtype for part in parts if part.is_floating_point() and part.dtype != kind), None)
+        if other is not None and kind is not None and "type" in str(error):
+            raise TypeError(
+                f"inputs hold {other}, and the network's weights {kind}; give x.to({kind})"
+            ) from error
         if layer is None or len(parts) != 1 or not parts[0].dim():
             raise
         shape, wanted = tuple(parts[0].shape), layer.in_features

@@ -95,6 +95,13 @@ class Categorical(Likelihood):
                 f"class labels must be whole numbers; got {y.dtype}: use y.long() if they number classes, "
                 "'gaussian' for values, 'bernoulli' for binary outcomes, a callable for soft labels"
             )
+        if y.dim() == outputs.dim() and y.shape != (len(outputs), *outputs.shape[2:]):
+            one_hot = y.shape == outputs.shape
+            remedy = "y.argmax(1) of one-hot rows" if one_hot else "y.squeeze(1) if its second dimension is 1"
+            raise ValueError(
+                f"class labels must have the shape {(len(outputs), *outputs.shape[2:])}, one number for each "
+                f"datum; got {tuple(y.shape)}: give {remedy}"
+            )
         check_labels(y[y != IGNORED], outputs.shape[1])
         return over_event(-F.cross_entropy(outputs, y, reduction="none", ignore_index=IGNORED))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayescore.checks import check_count
-from bayescore.posteriors.base import WeightPosterior, Weights
+from bayescore.posteriors.base import WeightPosterior, Weights, instead
 from bayescore.posteriors.likelihoods import frozen
 from bayescore.posteriors.prediction import ClassPrediction, prediction_from_outputs
 from bayescore.posteriors.wrappers import without_parallel
@@ -44,7 +44,7 @@ class Predictor(nn.Module):
     def __init__(self, posterior: WeightPosterior, draws: int = 30, seed: int = 0) -> None:
         super().__init__()
         if not isinstance(posterior, WeightPosterior) or not posterior.weights_only:
-            raise TypeError(f"a Predictor holds draws of weights; a {type(posterior).__name__} has none")
+            raise TypeError(f"a Predictor holds draws of a posterior of weights; got {instead(posterior)}")
         check_count("draws", draws)
         with posterior.mean_() as model:
             self.model = copy.deepcopy(without_parallel(model)).eval().requires_grad_(False)

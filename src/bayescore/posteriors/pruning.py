@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from bayescore.checks import check_number
+from bayescore.posteriors.base import instead
 from bayescore.posteriors.gaussian import GaussianPosterior
 
 __all__ = ["pruned"]
@@ -22,9 +23,7 @@ def pruned(posterior: GaussianPosterior, share: float) -> GaussianPosterior:
     tensor([[ 3.,  0., -2.]])
     """
     if not isinstance(posterior, GaussianPosterior):
-        raise TypeError(
-            f"signal and noise are those of a Gaussian posterior; got a {type(posterior).__name__}"
-        )
+        raise TypeError(f"signal and noise are those of a Gaussian posterior; got {instead(posterior)}")
     check_number("share", share, "be a share of the weights, from 0 to below 1", zero=True)
     if share >= 1:
         raise ValueError(f"share must be below 1, which would leave no weight; got {share}")

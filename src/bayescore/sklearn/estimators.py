@@ -21,7 +21,7 @@ try:
 except ImportError as missing:
     raise ImportError("the estimators need scikit-learn: pip install 'bayescore[sklearn]'") from missing
 
-from bayescore.checks import check_count, check_number
+from bayescore.checks import check_count
 from bayescore.posteriors.likelihoods import Gaussian
 from bayescore.posteriors.prediction import ClassPrediction, ValuePrediction
 from bayescore.tables.rows import RowSettings, RowsModel, fit_rows
@@ -73,23 +73,23 @@ class _BayesianEstimator(BaseEstimator):  # type: ignore[misc]
         check_count("draws", self.draws)
         if len(x) < 2:
             raise ValueError(f"training needs two rows or more; got n_samples={len(x)}")
-        if self.lr is not None:
-            check_number("lr", self.lr)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        for name in ("early_stopping", "scale"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(f"{name} must be True or False; got {getattr(self, name)!r}")
         settings = RowSettings(
             method=self.method,
             network=self.network,
-            hidden=tuple(self.hidden),
-            members=self.members,
+            hidden=_widths(self.hidden),
+            members=_plain(self.members),
             noise=noise,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            early_stopping=self.early_stopping,
-            validation_fraction=self.validation_fraction,
-            patience=self.patience,
-            scale=self.scale,
-            seed=seed,
-            lr=self.lr,
+            epochs=_plain(self.epochs),
+            batch_size=_plain(self.batch_size),
+            early_stopping=bool(self.early_stopping),
+            validation_fraction=_plain(self.validation_fraction),
+            patience=_plain(self.patience),
+            scale=bool(self.scale),
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            lr=_plain(self.lr),
         )
         self.model_ = fit_rows(x, y, classes, settings, weights=weights)
         self.status_ = self.model_.status
@@ -101,7 +101,14 @@ class _BayesianEstimator(BaseEstimator):  # type: ignore[misc]
         """Rows of numbers, and y if it is given; columns of a frame that hold none are named."""
         kinds = getattr(X, "dtypes", None)
         if kinds is not None and hasattr(kinds, "items"):
-            others = [str(name) for name, kind in kinds.items() if getattr(kind, "kind", "O") in "OSUMm"]
+            found = {str(name): getattr(kind, "kind", "O") for name, kind in kinds.items()}
+            times = [name for name, kind in found.items() if kind in "Mm"]
+            others = [name for name, kind in found.items() if kind in "OSU"]
+            if times:
+                raise ValueError(
+                    f"the columns {', '.join(map(repr, times[:5]))} hold dates or times; make numbers of "
+                    "them, such as frame['date'].dt.dayofyear or the days since the first"
+                )
             if others:
                 raise ValueError(
                     f"the columns {', '.join(map(repr, others[:5]))} hold no numbers; encode them in a "
@@ -127,6 +134,21 @@ class _BayesianEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         x = self._numbers(X, reset=False)
         return self.model_.predict(x, self.draws)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, as searches over settings give them, as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _widths(hidden: Any) -> tuple[int, ...]:
+    """The widths of the hidden layers; one number is one layer."""
+    if isinstance(hidden, str) or not np.iterable(hidden):
+        hidden = (hidden,)
+    widths = tuple(_plain(width) for width in hidden)
+    for width in widths:
+        check_count("a width in hidden", width)
+    return widths
 
 
 class BayesianClassifier(ClassifierMixin, _BayesianEstimator):  # type: ignore[misc]
@@ -277,10 +299,12 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):  # type: ignore[mis
     def predict_quantiles(self, X: ArrayLike, q: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
         """Quantiles of every row: (n,) for one q, (n, len(q)) for several; a last dimension for outputs."""
         found: ValuePrediction = self.predict_distribution(X)
-        if np.ndim(q) == 0:
-            return self._plain(found.quantile(float(np.asarray(q))))
-        levels = [self._plain(found.quantile(float(one))) for one in np.ravel(np.asarray(q))]
-        return np.stack(levels, 1)
+        shares = np.asarray(q)
+        if shares.dtype.kind not in "fiu" or not shares.size:
+            raise ValueError(f"q must be a number in (0, 1), or several; got {q!r}")
+        if shares.ndim == 0:
+            return self._plain(found.quantile(float(shares)))
+        return np.stack([self._plain(found.quantile(float(one))) for one in shares.ravel()], 1)
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Floats, Floats]:
         """The lower and upper ends of central intervals that hold the value with probability `level`."""

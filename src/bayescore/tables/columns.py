@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayescore.data.dates import parse_dates
-from bayescore.data.tables import is_missing, number
+from bayescore.data.tables import is_missing, looks_like_names, number
 
 __all__ = ["Column", "encode", "learn_columns"]
 
 Floats = NDArray[np.float64]
 BOOLEANS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0}
 MOST_CATEGORIES = 100  # the most frequent ones of a column; others count as never seen
-TOO_MANY = 0.5  # distinct texts per row from which on they are names, not categories
 KINDS = ("number", "boolean", "date", "category")
 YEAR, WEEK, DAY = 365.2425, 7.0, 1.0  # in days
 
@@ -61,8 +60,8 @@ class Column:
             raise ValueError(f"the column {found.name!r} is of an unknown kind, {found.kind!r}")
         return found
 
-    def encode(self, cells: Sequence[str], what: str) -> list[Floats]:
-        """The columns of numbers; `what` says whose cells they are, for errors."""
+    def encode(self, cells: Sequence[str], what: str, rows: Sequence[int] = ()) -> list[Floats]:
+        """The columns of numbers; `what` says whose cells they are, and `rows` in which rows, for errors."""
         gone = np.array([is_missing(cell) for cell in cells])
         if self.kind == "category":
             words = np.array(list(cells), dtype=object)
@@ -79,11 +78,11 @@ class Column:
             return self._dates(cells, gone, what)
         read = BOOLEANS.get if self.kind == "boolean" else number
         found = [None if hole else read(cell.lower()) for cell, hole in zip(cells, gone, strict=True)]
-        for row, (value, hole) in enumerate(zip(found, gone, strict=True), 1):
+        for i, (value, hole) in enumerate(zip(found, gone, strict=True)):
             if value is None and not hole:
                 raise ValueError(
-                    f"{what}, row {row}: {cells[row - 1][:40]!r} in the column {self.name!r} is no "
-                    f"{self.kind}; correct it, or leave the cell empty"
+                    f"{what}, row {rows[i] if rows else i + 1}: {cells[i][:40]!r} in the column "
+                    f"{self.name!r} is no {self.kind}; correct it, or leave the cell empty"
                 )
         return self._filled(np.array([np.nan if v is None else v for v in found], dtype=np.float64), gone)
 
@@ -139,10 +138,11 @@ def _learned(name: str, cells: Sequence[str]) -> Column | str:
     try:
         days = _days(there, name)
     except ValueError:
-        if len(distinct) > max(10, TOO_MANY * len(there)):
+        if looks_like_names(len(distinct), len(there)):
+            remedy = "; numbers are written as 1234.5, dates as 2024-01-31" if _has_digits(there) else ""
             return (
-                f"the column {name!r} has {len(distinct):,} different texts in {len(there):,} rows, names "
-                "rather than categories, and is left out"
+                f"the column {name!r} has {len(distinct):,} different texts in {len(there):,} rows, such as "
+                f"{there[0][:40]!r}, names rather than categories, and is left out{remedy}"
             )
         return Column(name, "category", categories=tuple(w for w, _ in distinct.most_common(MOST_CATEGORIES)))
     start = float(days.min())
@@ -150,16 +150,28 @@ def _learned(name: str, cells: Sequence[str]) -> Column | str:
     return Column(name, "date", float(days.mean()) - start, not complete, (), start, times)
 
 
+def _has_digits(cells: Sequence[str]) -> bool:
+    """Whether half of all signs are digits, as in numbers and dates that are not written as such."""
+    signs = "".join(cells)
+    return 2 * sum(sign.isdigit() for sign in signs) > len(signs)
+
+
 def _days(texts: Sequence[str], what: str) -> Floats:
     return parse_dates(list(texts), None, what).astype(np.int64) / 86_400
 
 
-def encode(known: Sequence[Column], cells: Mapping[str, Sequence[str]], what: str) -> Floats:
-    """Rows of numbers (n, D) from the cells of a table; a column that it lacks is named."""
+def encode(
+    known: Sequence[Column], cells: Mapping[str, Sequence[str]], what: str, rows: Sequence[int] = ()
+) -> Floats:
+    """Rows of numbers (n, D) from the cells of a table; a column that it lacks is named.
+
+    Arguments:
+        what, rows: the table and the numbers of these rows in it, for errors.
+    """
     lacking = [column.name for column in known if column.name not in cells]
     if lacking:
         raise ValueError(
             f"{what} has no column {', '.join(map(repr, lacking[:5]))}, which the model learned from; "
             f"its columns are {', '.join(cells)[:200]}"
         )
-    return np.stack([row for c in known for row in c.encode(cells[c.name], what)], 1)
+    return np.stack([found for c in known for found in c.encode(cells[c.name], what, rows)], 1)

@@ -15,6 +15,7 @@ them, and the noise is then the one that makes them most probable (`metrics.fit_
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,8 @@ class RowSettings:
         if self.noise not in NOISES:
             raise unknown_name("noise", str(self.noise), NOISES)
         check_count("members", self.members)
+        if self.lr is not None:
+            check_number("lr", self.lr)
         for name in ("epochs", "batch_size"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
@@ -220,8 +223,7 @@ def fit_rows(
         seed=s.seed,
         progress=progress,
         **options,
-        **_rate(s),
-        **s.options,
+        **{**_rate(s), **s.options},
     )
     assert isinstance(found.posterior, WeightPosterior)
     status = found.status
@@ -250,6 +252,12 @@ def _network(s: RowSettings, inputs: int, outputs: int, classes: int) -> nn.Modu
                 "network must be a module, a function (inputs, outputs) -> module, or None for the default; "
                 f"got {type(s.network).__name__}"
             )
+        try:
+            inspect.signature(s.network).bind(inputs, outputs)
+        except TypeError as error:
+            raise TypeError(f"network must take the numbers of inputs and outputs; {error}") from error
+        except ValueError:  # a callable without a signature
+            pass
         made = s.network(inputs, outputs)
     if not isinstance(made, nn.Module):
         raise TypeError(f"network(inputs, outputs) must return a module; got {type(made).__name__}")

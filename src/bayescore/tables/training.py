@@ -53,8 +53,9 @@ class TableModel:
         self, new: str | Path | Table, draws: int = 30, seed: int = 0
     ) -> ClassPrediction | ValuePrediction:
         """The prediction for the rows of a CSV file, or of a table that was read."""
+        numbers: tuple[int, ...] = ()
         if isinstance(new, Table):
-            cells, what = new.columns, "the table"
+            cells, what, numbers = new.columns, new.source, new.rows
         else:
             cells, what = read_columns(Path(new)), str(new)
             known = {column.name for column in self.columns} | {self.target, *self.unused}
@@ -64,7 +65,7 @@ class TableModel:
                 warnings.warn(
                     f"{what}: the columns {shown} were not there in training and are ignored", stacklevel=2
                 )
-        return self.rows.predict(encode(self.columns, cells, what), draws, seed)
+        return self.rows.predict(encode(self.columns, cells, what, numbers), draws, seed)
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def train_table(
 
 
 def _numbers(columns: list[Column], table: Table) -> tuple[Floats, NDArray[Any]]:
-    return encode(columns, table.columns, "the table"), _answers(table)
+    return encode(columns, table.columns, table.source, table.rows), _answers(table)
 
 
 def _answers(table: Table) -> NDArray[Any]:
