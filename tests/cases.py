@@ -11,6 +11,7 @@ from torch import Tensor
 
 import bayescore as bs
 from bayescore.families import (
+    CouplingFlow,
     DiagonalGaussian,
     Family,
     FullGaussian,
@@ -26,8 +27,8 @@ F64 = torch.float64
 
 GAUSSIANS = ("full", "precision", "diagonal", "low-rank")
 MIXTURES = ("mixture", "mixture-precision", "mixture-diagonal")
-FLOWS = ("planar", "bare-planar", "realnvp", "spline")
-BATCHABLE = (*GAUSSIANS, *MIXTURES, "planar", "bare-planar")
+FLOWS = ("planar", "bare-planar", "coupling", "realnvp", "spline")
+BATCHABLE = (*GAUSSIANS, *MIXTURES, "planar", "bare-planar", "coupling")
 EVERY = (*GAUSSIANS, *MIXTURES, *FLOWS)
 
 
@@ -75,6 +76,11 @@ def family(kind: str, dim: int = 3, seed: int = 0, *, components: int = 3, rank:
         if kind == "bare-planar":
             return PlanarFlow(u, w, b)
         return PlanarFlow(u, w, b, normal(dim, seed=seed + 2), 0.4 * normal(dim, seed=seed + 3))
+    if kind == "coupling":
+        q = CouplingFlow.around(gaussian(dim, seed), layers=2, hidden=4, seed=seed)
+        held = {key: q.parameters()[key] for key in ("location", "factor")}
+        moved = q.from_flat(q.flat() + 0.2 * normal(q.flat().numel(), seed=seed + 1))
+        return q.replace({**moved.parameters(), **held})
     flow = ZukoFlow.init(dim, kind, transforms=2, hidden=(8,), seed=seed)
     size = flow.flat().numel()
     return flow.from_flat(flow.flat() + 0.2 * normal(size, seed=seed + 1))

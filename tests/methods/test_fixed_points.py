@@ -30,6 +30,7 @@ KINDS = {
     "LowRankGaussian": ("low-rank",),
     "GaussianMixture": ("mixture", "mixture-precision", "mixture-diagonal"),
     "PlanarFlow": ("planar", "bare-planar"),
+    "CouplingFlow": ("coupling",),
     "ZukoFlow": ("realnvp", "spline"),
 }
 

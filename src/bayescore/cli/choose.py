@@ -26,6 +26,7 @@ from bayescore.cli.names import AUTO
 from bayescore.cli.terminal import UserError
 from bayescore.families import (
     FAMILIES,
+    CouplingFlow,
     DiagonalGaussian,
     Family,
     FullGaussian,
@@ -45,7 +46,7 @@ __all__ = ["TargetOptions", "choose_family", "choose_method", "choose_target", "
 POSTERIOR = "posteriordb:"
 
 #: for each size option, the families it applies to
-_SIZES = {"components": ("mixture",), "rank": ("low-rank",), "layers": ("planar", "zuko")}
+_SIZES = {"components": ("mixture",), "rank": ("low-rank",), "layers": ("planar", "coupling", "zuko")}
 
 
 # -- target
@@ -223,6 +224,7 @@ def choose_family(
             dim, sizes.get("components") or 5, scale=scale, seed=seed
         ),
         PlanarFlow: lambda: PlanarFlow.init(dim, sizes.get("layers") or 4, scale=scale, seed=seed),
+        CouplingFlow: lambda: CouplingFlow.init(dim, sizes.get("layers") or 4, scale=scale, seed=seed),
         ZukoFlow: lambda: ZukoFlow.init(dim, transforms=sizes.get("layers") or 3, scale=scale, seed=seed),
     }
     assert set(makers) == set(FAMILIES.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bayescore.checks import unknown_name
 from bayescore.families.base import Family
+from bayescore.families.coupling import CouplingFlow
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
@@ -13,6 +14,7 @@ from bayescore.families.zuko import ZukoFlow
 
 __all__ = [
     "FAMILIES",
+    "CouplingFlow",
     "DiagonalGaussian",
     "Family",
     "FullGaussian",
@@ -26,7 +28,15 @@ __all__ = [
 #: every family by its name on the command line and in saved files
 FAMILIES: dict[str, type[Family]] = {
     family.name: family
-    for family in (FullGaussian, DiagonalGaussian, LowRankGaussian, GaussianMixture, PlanarFlow, ZukoFlow)
+    for family in (
+        FullGaussian,
+        DiagonalGaussian,
+        LowRankGaussian,
+        GaussianMixture,
+        PlanarFlow,
+        CouplingFlow,
+        ZukoFlow,
+    )
 }
 
 

@@ -65,6 +65,7 @@ class ADVI(Method):
         "LowRankGaussian",
         "GaussianMixture",
         "PlanarFlow",
+        "CouplingFlow",
         "ZukoFlow",
     )
 

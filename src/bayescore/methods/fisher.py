@@ -28,6 +28,7 @@ class Fisher(ReparametrisedDivergence):
         "DiagonalGaussian",
         "LowRankGaussian",
         "PlanarFlow",
+        "CouplingFlow",
         "ZukoFlow",
     )
 

@@ -86,6 +86,7 @@ class ProximalDescent(Method):
         "LowRankGaussian",
         "GaussianMixture",
         "PlanarFlow",
+        "CouplingFlow",
         "ZukoFlow",
     )
 
