@@ -18,6 +18,7 @@ from bayescore.families import (
     GaussianMixture,
     LowRankGaussian,
     PlanarFlow,
+    SpikedGaussian,
     ZukoFlow,
 )
 from bayescore.rng import Streams
@@ -28,8 +29,8 @@ F64 = torch.float64
 GAUSSIANS = ("full", "precision", "diagonal", "low-rank")
 MIXTURES = ("mixture", "mixture-precision", "mixture-diagonal")
 FLOWS = ("planar", "bare-planar", "coupling", "realnvp", "spline")
-BATCHABLE = (*GAUSSIANS, *MIXTURES, "planar", "bare-planar", "coupling")
-EVERY = (*GAUSSIANS, *MIXTURES, *FLOWS)
+BATCHABLE = (*GAUSSIANS, "spiked", *MIXTURES, "planar", "bare-planar", "coupling")
+EVERY = (*GAUSSIANS, "spiked", *MIXTURES, *FLOWS)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -64,6 +65,9 @@ def family(kind: str, dim: int = 3, seed: int = 0, *, components: int = 3, rank:
     if kind == "low-rank":
         columns = normal(dim, min(rank, dim), seed=seed + 2)
         return LowRankGaussian(normal(dim, seed=seed), 0.4 * normal(dim, seed=seed + 1), columns)
+    if kind == "spiked":
+        columns, h = normal(dim, min(rank, dim), seed=seed + 2), normal(min(rank, dim), seed=seed + 3)
+        return SpikedGaussian(normal(dim, seed=seed), 0.4 * normal(dim, seed=seed + 1), h, columns)
     if kind.startswith("mixture"):
         inner = "diagonal" if kind == "mixture-diagonal" else "full"
         parts = [family(inner, dim, seed + 7 * k) for k in range(components)]
@@ -225,6 +229,8 @@ RUNS: dict[str, tuple[bs.methods.Method, str]] = {
     "bam wide": (bs.methods.BaM(draws=5), "full"),
     "bam diagonal": (bs.methods.BaM(), "diagonal"),
     "bam low-rank": (bs.methods.BaM(draws=3), "low-rank"),
+    "curvature": (bs.methods.CurvatureMatching(pairs=2), "spiked"),
+    "advi coupling": (bs.methods.ADVI(stick=True), "coupling"),
     "paired bam diagonal": (bs.methods.PairedBaM(draws=4), "diagonal"),
     "fisher": (bs.methods.Fisher(), "full"),
     "fisher planar": (bs.methods.Fisher(), "planar"),

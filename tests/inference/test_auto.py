@@ -100,11 +100,11 @@ def test_a_given_start_chooses_the_family() -> None:
         assert fit.elbo.value > float(bs.metrics.ELBO()(q0, target))
 
 
-@pytest.mark.parametrize("dim", [400, 401, 5001])
+@pytest.mark.parametrize("dim", [400, 401, 20_001])
 def test_the_dimension_chooses_the_family_without_a_given_start(dim: int) -> None:
     from bayescore.initial.finding import default_family
 
-    kind = {400: "FullGaussian", 401: "LowRankGaussian", 5001: "DiagonalGaussian"}[dim]
+    kind = {400: "FullGaussian", 401: "SpikedGaussian", 20_001: "DiagonalGaussian"}[dim]
     assert type(default_family(LogDensity(lambda x: -x.square().sum(-1), dim))).__name__ == kind
 
 

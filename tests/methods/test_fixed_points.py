@@ -28,6 +28,7 @@ KINDS = {
     "FullGaussian": ("full", "precision"),
     "DiagonalGaussian": ("diagonal",),
     "LowRankGaussian": ("low-rank",),
+    "SpikedGaussian": ("spiked",),
     "GaussianMixture": ("mixture", "mixture-precision", "mixture-diagonal"),
     "PlanarFlow": ("planar", "bare-planar"),
     "CouplingFlow": ("coupling",),

@@ -33,6 +33,7 @@ from bayescore.families import (
     GaussianMixture,
     LowRankGaussian,
     PlanarFlow,
+    SpikedGaussian,
     ZukoFlow,
 )
 from bayescore.families import by_name as family_by_name
@@ -46,7 +47,11 @@ __all__ = ["TargetOptions", "choose_family", "choose_method", "choose_target", "
 POSTERIOR = "posteriordb:"
 
 #: for each size option, the families it applies to
-_SIZES = {"components": ("mixture",), "rank": ("low-rank",), "layers": ("planar", "coupling", "zuko")}
+_SIZES = {
+    "components": ("mixture",),
+    "rank": ("low-rank", "spiked"),
+    "layers": ("planar", "coupling", "zuko"),
+}
 
 
 # -- target
@@ -220,6 +225,7 @@ def choose_family(
         FullGaussian: lambda: FullGaussian.init(dim, scale=scale),
         DiagonalGaussian: lambda: DiagonalGaussian.init(dim, scale=scale),
         LowRankGaussian: lambda: LowRankGaussian.init(dim, sizes.get("rank") or min(10, dim), scale=scale),
+        SpikedGaussian: lambda: SpikedGaussian.init(dim, sizes.get("rank") or min(10, dim), scale=scale),
         GaussianMixture: lambda: GaussianMixture.init(
             dim, sizes.get("components") or 5, scale=scale, seed=seed
         ),

@@ -74,7 +74,8 @@ def fit_command(
         int | None, typer.Option(help="Components of a mixture; 5 unless given.", rich_help_panel=_START)
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of low-rank; at most 10 unless given.", rich_help_panel=_START)
+        int | None,
+        typer.Option(help="Rank of low-rank and spiked; at most 10 unless given.", rich_help_panel=_START),
     ] = None,
     layers: Annotated[
         int | None,

@@ -10,6 +10,7 @@ from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
 from bayescore.families.mixture import GaussianMixture
 from bayescore.families.planar import PlanarFlow
+from bayescore.families.spiked import SpikedGaussian
 from bayescore.families.zuko import ZukoFlow
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "GaussianMixture",
     "LowRankGaussian",
     "PlanarFlow",
+    "SpikedGaussian",
     "ZukoFlow",
     "by_name",
 ]
@@ -32,6 +34,7 @@ FAMILIES: dict[str, type[Family]] = {
         FullGaussian,
         DiagonalGaussian,
         LowRankGaussian,
+        SpikedGaussian,
         GaussianMixture,
         PlanarFlow,
         CouplingFlow,

@@ -1,11 +1,11 @@
 """The automatic fit: choose a family, find a start, run a robust method, keep the best q, note what was done.
 
-1. Family: a full Gaussian up to 400 dimensions, low-rank plus diagonal up to 5,000, diagonal beyond; or the
-   family of the q0 that the user gives.
+1. Family: a full Gaussian up to 400 dimensions, a spiked one (a diagonal and 20 directions of their own
+   variance) up to 20,000, diagonal beyond; or the family of the q0 that the user gives.
 2. Start: found by a search (initial/finding.py).
-3. BaM from the start, with more draws in higher dimensions, until the ELBO no longer changes.
-   If BaM failed, proximal score matching from the start.
-4. Other routes, if the search found no mode or q is far from the target: BaM from the broad q0 where the
+3. BaM from the start, with more draws in higher dimensions, until the ELBO no longer changes; for a spiked
+   Gaussian CurvatureMatching instead. If that failed, proximal score matching from the start.
+4. Other routes, if the search found no mode or q is far from the target: the same from the broad q0 where the
    search began, which no local peak and no density that grows without bound attracts; with effort="thorough"
    also from dispersed ones. The q with the largest ELBO over common noise is kept.
 5. If q is not yet close to the target, proximal score matching from there: its fixed points are those of the
@@ -35,13 +35,14 @@ from bayescore.families.coupling import CouplingFlow
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
+from bayescore.families.spiked import SpikedGaussian
 from bayescore.inference.loop import Loop
 from bayescore.inference.options import RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.inference.stopping import Plateau
 from bayescore.initial.finding import Start, default_family, make_start, noisy_start
 from bayescore.initial.gaussians import GaussianFamily
-from bayescore.methods import ADVI, BaM, Method, ProximalDescent, WhitenedDescent
+from bayescore.methods import ADVI, BaM, CurvatureMatching, Method, ProximalDescent, WhitenedDescent
 from bayescore.metrics.divergence import ELBO
 from bayescore.metrics.estimate import Estimate
 from bayescore.rng import generator
@@ -56,6 +57,7 @@ CLOSE_SPREAD = 0.15  # nats: if log Phi - log q has a smaller standard deviation
 MIN_GAIN = 0.02  # nats of ELBO that count as an improvement
 STEPS_PER_RECORD = 10  # of BaM
 FAR_SPREAD = 2.0  # nats: with a larger standard deviation of log Phi - log q another route is tried
+CURVATURE_STEPS = 80  # of CurvatureMatching, 66 score calls each
 BROAD_STEPS = 120  # of BaM from a broad q0
 DISPERSED = 3  # routes from dispersed q0, with effort="thorough"
 WARP_SPREAD = 0.5  # nats: with a smaller standard deviation of log Phi - log q no flow is asked for
@@ -95,6 +97,8 @@ def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
         return ProximalDescent(), ADVI(), 1000
     if target.stochastic:
         return _for_noise(q0, 0.1), _for_noise(q0, 0.01), NOISY_STEPS
+    if isinstance(q0, SpikedGaussian):
+        return CurvatureMatching(), ADVI(draws=16, lr=CAREFUL_LR), CURVATURE_STEPS
     draws = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
     if target.has_density:  # it can be searched
         return BaM(draws, "decay"), _polish(q0, CAREFUL_LR), 200
@@ -184,14 +188,15 @@ class _AutomaticFit:
                 words = f"is better by {gain:.3g} nats of ELBO and was kept"
             else:
                 words = "is no better and was dropped"
-            self.notes.append(f"BaM from {where} {words}")
+            self.notes.append(f"{type(self.method).__name__} from {where} {words}")
             if other.outcome is Outcome.INTERRUPTED:
                 break
         return best
 
     def _restarted(self, q0: Family, before: float) -> Fit:
         """Small steps from the start, which BaM made worse; the start itself if they make it worse too."""
-        self.notes.append("BaM made the start worse; proximal score matching began there instead")
+        first, second = type(self.method).__name__, type(self.fallback).__name__
+        self.notes.append(f"{first} made the start worse; {second} began there instead")
         again = self._stage(q0, self.fallback, min(self.steps, 200))
         if self._elbo(again.family) > before:
             return again

@@ -63,6 +63,7 @@ class ADVI(Method):
         "FullGaussian",
         "DiagonalGaussian",
         "LowRankGaussian",
+        "SpikedGaussian",
         "GaussianMixture",
         "PlanarFlow",
         "CouplingFlow",
