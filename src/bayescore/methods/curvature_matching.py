@@ -17,7 +17,7 @@ directions and the precision of narrow ones stay what they are: noise in t would
 otherwise. The mean moves by a Newton step, shortened by the largest curvature that was not kept:
     m <- m + eta F' F'^T E_q s,   eta = rho / max(1, exp(-2 h_j))                                        (5)
 
-rho = trust min(1, 20/(t+1)): the schedule averages what is not Gaussian. Where there is a density, a q whose
+rho = trust min(1, 40/(t+1)): the schedule averages what is not Gaussian. Where there is a density, a q whose
 ELBO over its own draws is smaller than the last one's by two standard errors is taken back, and trust falls
 to a quarter; it doubles with every q that is not. No variance grows more than fourfold in a step, and a pair
 counts as five medians at most.
@@ -46,7 +46,7 @@ __all__ = ["CurvatureMatching", "CurvatureState"]
 LEAST, MOST = 0.25, 1e4  # values of l and t that a step takes as they are
 SMALLEST = 1e-7  # exp(h) of the narrowest direction
 OUTLIER = 5.0  # medians
-FULL_STEPS = 20  # with the full rho
+FULL_STEPS = 40  # with the full rho
 FARTHEST = 1.0  # the longest step of the mean, in units of sqrt(D) standard deviations
 
 
