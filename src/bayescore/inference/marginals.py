@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,7 +94,7 @@ def marginals_of(named: dict[str, Tensor], weights: Tensor | None) -> Marginals:
     x = torch.stack(list(named.values()), -1).detach().cpu().double()  # (n, K)
     levels = torch.tensor(LEVELS, dtype=torch.float64)
     quantiles = torch.stack([torch.quantile(column, levels) for column in x.unbind(-1)]).tolist()
-    parts: list[list[float] | list[tuple[float, ...]]] = []
+    parts: list[list[Any]] = []  # the columns of the table after the quantiles
     if weights is not None and bool(x.isfinite().all()):
         w = weights.detach().cpu().double()
         shifts = Shifts.of(x, w)
