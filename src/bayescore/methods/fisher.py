@@ -27,6 +27,7 @@ class Fisher(ReparametrisedDivergence):
         "FullGaussian",
         "DiagonalGaussian",
         "LowRankGaussian",
+        "SpikedGaussian",
         "PlanarFlow",
         "CouplingFlow",
         "ZukoFlow",

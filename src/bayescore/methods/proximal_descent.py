@@ -84,6 +84,7 @@ class ProximalDescent(Method):
         "FullGaussian",
         "DiagonalGaussian",
         "LowRankGaussian",
+        "SpikedGaussian",
         "GaussianMixture",
         "PlanarFlow",
         "CouplingFlow",
