@@ -11,12 +11,14 @@ from torch import Tensor
 
 import bayescore as bs
 from bayescore.families import (
+    CouplingFlow,
     DiagonalGaussian,
     Family,
     FullGaussian,
     GaussianMixture,
     LowRankGaussian,
     PlanarFlow,
+    SpikedGaussian,
     ZukoFlow,
 )
 from bayescore.rng import Streams
@@ -26,9 +28,9 @@ F64 = torch.float64
 
 GAUSSIANS = ("full", "precision", "diagonal", "low-rank")
 MIXTURES = ("mixture", "mixture-precision", "mixture-diagonal")
-FLOWS = ("planar", "bare-planar", "realnvp", "spline")
-BATCHABLE = (*GAUSSIANS, *MIXTURES, "planar", "bare-planar")
-EVERY = (*GAUSSIANS, *MIXTURES, *FLOWS)
+FLOWS = ("planar", "bare-planar", "coupling", "realnvp", "spline")
+BATCHABLE = (*GAUSSIANS, "spiked", *MIXTURES, "planar", "bare-planar", "coupling")
+EVERY = (*GAUSSIANS, "spiked", *MIXTURES, *FLOWS)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -63,6 +65,9 @@ def family(kind: str, dim: int = 3, seed: int = 0, *, components: int = 3, rank:
     if kind == "low-rank":
         columns = normal(dim, min(rank, dim), seed=seed + 2)
         return LowRankGaussian(normal(dim, seed=seed), 0.4 * normal(dim, seed=seed + 1), columns)
+    if kind == "spiked":
+        columns, h = normal(dim, min(rank, dim), seed=seed + 2), normal(min(rank, dim), seed=seed + 3)
+        return SpikedGaussian(normal(dim, seed=seed), 0.4 * normal(dim, seed=seed + 1), h, columns)
     if kind.startswith("mixture"):
         inner = "diagonal" if kind == "mixture-diagonal" else "full"
         parts = [family(inner, dim, seed + 7 * k) for k in range(components)]
@@ -75,6 +80,11 @@ def family(kind: str, dim: int = 3, seed: int = 0, *, components: int = 3, rank:
         if kind == "bare-planar":
             return PlanarFlow(u, w, b)
         return PlanarFlow(u, w, b, normal(dim, seed=seed + 2), 0.4 * normal(dim, seed=seed + 3))
+    if kind == "coupling":
+        q = CouplingFlow.around(gaussian(dim, seed), layers=2, hidden=4, seed=seed)
+        held = {key: q.parameters()[key] for key in ("location", "factor")}
+        moved = q.from_flat(q.flat() + 0.2 * normal(q.flat().numel(), seed=seed + 1))
+        return q.replace({**moved.parameters(), **held})
     flow = ZukoFlow.init(dim, kind, transforms=2, hidden=(8,), seed=seed)
     size = flow.flat().numel()
     return flow.from_flat(flow.flat() + 0.2 * normal(size, seed=seed + 1))
@@ -219,6 +229,8 @@ RUNS: dict[str, tuple[bs.methods.Method, str]] = {
     "bam wide": (bs.methods.BaM(draws=5), "full"),
     "bam diagonal": (bs.methods.BaM(), "diagonal"),
     "bam low-rank": (bs.methods.BaM(draws=3), "low-rank"),
+    "curvature": (bs.methods.CurvatureMatching(pairs=2), "spiked"),
+    "advi coupling": (bs.methods.ADVI(stick=True), "coupling"),
     "paired bam diagonal": (bs.methods.PairedBaM(draws=4), "diagonal"),
     "fisher": (bs.methods.Fisher(), "full"),
     "fisher planar": (bs.methods.Fisher(), "planar"),

@@ -71,7 +71,7 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit banana --method gsm --lr 1", "GSM has no learning rate"),
         ("fit banana --method bam --family mixture", "BaM cannot fit a GaussianMixture"),
         ("fit banana --method fisher --noise 1", "Fisher differentiates the score"),
-        ("fit banana --rank 2", "--rank belongs to --family low-rank"),
+        ("fit banana --rank 2", "--rank belongs to --family low-rank or spiked"),
         ("fit banana --steps -1", "--steps must be at least 1; got -1"),
         ("fit banana --dim 0", "--dim must be at least 1; got 0"),
         ("fit banana --steps many", "got 'many'"),

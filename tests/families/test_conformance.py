@@ -105,7 +105,7 @@ def test_draws_satisfy_the_identity_of_stein(kind: str) -> None:
     assert z_score(products.flatten(1), -torch.eye(3, dtype=F64).flatten()).abs().max() < 5
 
 
-@pytest.mark.parametrize("kind", [*GAUSSIANS, "mixture", "mixture-precision", "mixture-diagonal"])
+@pytest.mark.parametrize("kind", [*GAUSSIANS, "spiked", "mixture", "mixture-precision", "mixture-diagonal"])
 def test_draws_have_the_mean_and_covariance_that_the_family_states(kind: str) -> None:
     q = family(kind)
     x = q.sample(40_000, seed=3)

@@ -30,7 +30,7 @@ GRAMMAR: dict[tuple[str, ...], dict[str, list[str]]] = {
     ("fit",): {
         **SMALL_FIT,
         "--dim": ["2"],
-        "--family": ["full", "diagonal", "mixture", "low-rank", "planar", "zuko"],
+        "--family": ["full", "diagonal", "mixture", "low-rank", "spiked", "planar", "coupling", "zuko"],
         "--draws": ["2"],
         "--lr": ["0.01"],
         "--components": ["2"],

@@ -53,6 +53,8 @@ PER_STEP = {
     "bam full": 2,
     "bam wide": 5,
     "bam low-rank": 3,
+    "curvature": 10,
+    "advi coupling": 1,
     "fisher": 1,
     "score": 2,
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import bayescore as bs
-from bayescore.inference.diagnosis import FIRST_DRAWS, MOST_DRAWS, Shifts, diagnose
+from bayescore.inference.diagnosis import FIRST_DRAWS, MOST_DRAWS, Shifts, diagnose, quantile_shifts
 from bayescore.inference.result import Trust
 from bayescore.targets import LogDensity
 from cases import F64
@@ -46,9 +46,40 @@ def test_shifts_are_those_of_the_target_and_their_errors_are_the_size_of_the_act
     assert scores.std() < 1.5  # errors are not understated; q's own mean has the same draws
 
 
+def test_quantiles_under_weights_are_those_of_the_target_and_their_errors_the_size_of_the_actual_ones() -> (
+    None
+):
+    rng = torch.Generator().manual_seed(3)
+    mean, sd, levels = 0.3, 0.8, (0.05, 0.5, 0.95)
+    exact = [mean + sd * z for z in (-1.6448536, 0.0, 1.6448536)]  # quantiles of N(mean, sd^2)
+    scores = []
+    for _ in range(40):
+        x = torch.randn(4000, 2, generator=rng, dtype=F64)
+        ratio = -0.5 * ((x[:, 0] - mean) / sd).square() + 0.5 * x[:, 0].square()
+        weights = ratio.softmax(0)
+        shifts, errors = quantile_shifts(x[:, :1], weights, levels)
+        own = torch.quantile(x[:, 0], torch.tensor(levels, dtype=F64))
+        truth = (torch.tensor(exact, dtype=F64) - own) / sd
+        scores.append((shifts[0] - truth) / errors[0])
+    found = torch.stack(scores)
+    assert found.abs().max() < 4.5
+    assert 0.6 < found.std() < 1.4
+
+
+def test_blocks_of_columns_give_the_quantiles_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(4)
+    x, weights = torch.randn(50, 7, generator=rng, dtype=F64), torch.rand(50, generator=rng, dtype=F64)
+    whole = quantile_shifts(x, weights / weights.sum(), (0.05, 0.95))
+    monkeypatch.setattr("bayescore.inference.diagnosis.SORTED_NUMBERS", 150)  # three columns at once
+    parts = quantile_shifts(x, weights / weights.sum(), (0.05, 0.95))
+    assert all(torch.equal(one, two) for one, two in zip(whole, parts, strict=True))
+
+
 def test_a_parameter_that_does_not_vary_has_no_shift() -> None:
     x = torch.stack([torch.linspace(-1, 1, 100, dtype=F64), torch.ones(100, dtype=F64)], -1)
-    shifts = Shifts.of(x, torch.full((100,), 0.01, dtype=F64))
+    weights = torch.full((100,), 0.01, dtype=F64)
+    assert all(bool((part[1] == 0).all()) for part in quantile_shifts(x, weights, (0.05, 0.95)))
+    shifts = Shifts.of(x, weights)
     assert float(shifts.sd[1]) == float(shifts.mean[1]) == float(shifts.mean_error[1]) == 0.0
 
 
@@ -99,8 +130,12 @@ def test_the_summary_has_every_parameter_with_its_accuracy() -> None:
     fit = bs.fit(model, progress=False)
     table = fit.marginals()
     assert [row.name for row in table] == ["mu", *(f"tau[{i}]" for i in range(1, 31))]
-    assert all(name in fit.summary() for name in ("mean is off by", "sd is off by", "tau[30]"))
+    assert all(
+        name in fit.summary() for name in ("mean is off by", "sd is off by", "5%, 95% are off by", "tau[30]")
+    )
     assert all(abs(row.mean_shift) < 0.1 for row in table)
+    assert all(abs(shift) < 0.2 for row in table for shift in row.quantile_shifts)
+    assert all(0 < error < 0.1 for row in table for error in row.quantile_shift_errors)
 
 
 def test_without_a_density_the_table_has_no_accuracy() -> None:

@@ -28,8 +28,10 @@ KINDS = {
     "FullGaussian": ("full", "precision"),
     "DiagonalGaussian": ("diagonal",),
     "LowRankGaussian": ("low-rank",),
+    "SpikedGaussian": ("spiked",),
     "GaussianMixture": ("mixture", "mixture-precision", "mixture-diagonal"),
     "PlanarFlow": ("planar", "bare-planar"),
+    "CouplingFlow": ("coupling",),
     "ZukoFlow": ("realnvp", "spline"),
 }
 
@@ -184,7 +186,7 @@ def test_stratified_advi_has_zero_expected_gradient_at_the_exact_mixture(kind: s
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_is_pure(name: str) -> None:
     """It leaves the state it came from intact: the loop relies on it to skip a step."""
-    kind = "full" if "FullGaussian" in METHODS[name].serves else "diagonal"
+    kind = KINDS[METHODS[name].serves[0]][0]
     method, q, target = METHODS[name](), batch(kind, 2, seed=1), Exact(batch(kind, 2, seed=5))
     before = q.flat().clone()
     walk(method, q, target, seeds=[0, 1], steps=3)

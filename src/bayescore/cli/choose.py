@@ -26,12 +26,14 @@ from bayescore.cli.names import AUTO
 from bayescore.cli.terminal import UserError
 from bayescore.families import (
     FAMILIES,
+    CouplingFlow,
     DiagonalGaussian,
     Family,
     FullGaussian,
     GaussianMixture,
     LowRankGaussian,
     PlanarFlow,
+    SpikedGaussian,
     ZukoFlow,
 )
 from bayescore.families import by_name as family_by_name
@@ -45,7 +47,11 @@ __all__ = ["TargetOptions", "choose_family", "choose_method", "choose_target", "
 POSTERIOR = "posteriordb:"
 
 #: for each size option, the families it applies to
-_SIZES = {"components": ("mixture",), "rank": ("low-rank",), "layers": ("planar", "zuko")}
+_SIZES = {
+    "components": ("mixture",),
+    "rank": ("low-rank", "spiked"),
+    "layers": ("planar", "coupling", "zuko"),
+}
 
 
 # -- target
@@ -219,10 +225,12 @@ def choose_family(
         FullGaussian: lambda: FullGaussian.init(dim, scale=scale),
         DiagonalGaussian: lambda: DiagonalGaussian.init(dim, scale=scale),
         LowRankGaussian: lambda: LowRankGaussian.init(dim, sizes.get("rank") or min(10, dim), scale=scale),
+        SpikedGaussian: lambda: SpikedGaussian.init(dim, sizes.get("rank") or min(10, dim), scale=scale),
         GaussianMixture: lambda: GaussianMixture.init(
             dim, sizes.get("components") or 5, scale=scale, seed=seed
         ),
         PlanarFlow: lambda: PlanarFlow.init(dim, sizes.get("layers") or 4, scale=scale, seed=seed),
+        CouplingFlow: lambda: CouplingFlow.init(dim, sizes.get("layers") or 4, scale=scale, seed=seed),
         ZukoFlow: lambda: ZukoFlow.init(dim, transforms=sizes.get("layers") or 3, scale=scale, seed=seed),
     }
     assert set(makers) == set(FAMILIES.values())

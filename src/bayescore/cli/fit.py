@@ -74,10 +74,12 @@ def fit_command(
         int | None, typer.Option(help="Components of a mixture; 5 unless given.", rich_help_panel=_START)
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of low-rank; at most 10 unless given.", rich_help_panel=_START)
+        int | None,
+        typer.Option(help="Rank of low-rank and spiked; at most 10 unless given.", rich_help_panel=_START),
     ] = None,
     layers: Annotated[
-        int | None, typer.Option(help="Layers of planar (4) or zuko (3).", rich_help_panel=_START)
+        int | None,
+        typer.Option(help="Layers of planar (4), coupling (4) or zuko (3).", rich_help_panel=_START),
     ] = None,
     scale: Annotated[
         float | None,

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from bayescore.checks import unknown_name
 from bayescore.families.base import Family
+from bayescore.families.coupling import CouplingFlow
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
 from bayescore.families.mixture import GaussianMixture
 from bayescore.families.planar import PlanarFlow
+from bayescore.families.spiked import SpikedGaussian
 from bayescore.families.zuko import ZukoFlow
 
 __all__ = [
     "FAMILIES",
+    "CouplingFlow",
     "DiagonalGaussian",
     "Family",
     "FullGaussian",
     "GaussianMixture",
     "LowRankGaussian",
     "PlanarFlow",
+    "SpikedGaussian",
     "ZukoFlow",
     "by_name",
 ]
@@ -26,7 +30,16 @@ __all__ = [
 #: every family by its name on the command line and in saved files
 FAMILIES: dict[str, type[Family]] = {
     family.name: family
-    for family in (FullGaussian, DiagonalGaussian, LowRankGaussian, GaussianMixture, PlanarFlow, ZukoFlow)
+    for family in (
+        FullGaussian,
+        DiagonalGaussian,
+        LowRankGaussian,
+        SpikedGaussian,
+        GaussianMixture,
+        PlanarFlow,
+        CouplingFlow,
+        ZukoFlow,
+    )
 }
 
 

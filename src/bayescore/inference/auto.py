@@ -1,15 +1,19 @@
 """The automatic fit: choose a family, find a start, run a robust method, keep the best q, note what was done.
 
-1. Family: a full Gaussian up to 400 dimensions, low-rank plus diagonal up to 5,000, diagonal beyond; or the
-   family of the q0 that the user gives.
+1. Family: a full Gaussian up to 400 dimensions, a spiked one (a diagonal and 20 directions of their own
+   variance) up to 20,000, diagonal beyond; or the family of the q0 that the user gives.
 2. Start: found by a search (initial/finding.py).
-3. BaM from the start, with more draws in higher dimensions, until the ELBO no longer changes.
-   If BaM failed, proximal score matching from the start.
-4. Other routes, if the search found no mode or q is far from the target: BaM from the broad q0 where the
+3. BaM from the start, with more draws in higher dimensions, until the ELBO no longer changes; for a spiked
+   Gaussian CurvatureMatching instead. If that failed, proximal score matching from the start.
+4. Other routes, if the search found no mode or q is far from the target: the same from the broad q0 where the
    search began, which no local peak and no density that grows without bound attracts; with effort="thorough"
    also from dispersed ones. The q with the largest ELBO over common noise is kept.
 5. If q is not yet close to the target, proximal score matching from there: its fixed points are those of the
    ELBO. It is kept if the ELBO rises.
+6. If the diagnosis then says that weights cannot correct q (with effort="thorough": if it does not say good),
+   ADVI fits a coupling flow that begins as q itself (families/coupling.py), with gradients that vanish where
+   the flow agrees with the target. It is kept if the ELBO over fresh draws is larger by two standard errors.
+   A family that the user gives stays what it is.
 
 Noisy scores are searched by averages (initial/averaging.py). There is no search if there is no density, or
 for mixtures and flows. One method then begins at the start, and if it fails another one does:
@@ -27,17 +31,20 @@ import torch
 from torch import Tensor
 
 from bayescore.families.base import Family
+from bayescore.families.coupling import CouplingFlow
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
+from bayescore.families.spiked import SpikedGaussian
 from bayescore.inference.loop import Loop
 from bayescore.inference.options import RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.inference.stopping import Plateau
 from bayescore.initial.finding import Start, default_family, make_start, noisy_start
 from bayescore.initial.gaussians import GaussianFamily
-from bayescore.methods import ADVI, BaM, Method, ProximalDescent, WhitenedDescent
+from bayescore.methods import ADVI, BaM, CurvatureMatching, Method, ProximalDescent, WhitenedDescent
 from bayescore.metrics.divergence import ELBO
+from bayescore.metrics.estimate import Estimate
 from bayescore.rng import generator
 from bayescore.targets.base import Target, as_batch
 from bayescore.targets.counting import Counts
@@ -50,8 +57,13 @@ CLOSE_SPREAD = 0.15  # nats: if log Phi - log q has a smaller standard deviation
 MIN_GAIN = 0.02  # nats of ELBO that count as an improvement
 STEPS_PER_RECORD = 10  # of BaM
 FAR_SPREAD = 2.0  # nats: with a larger standard deviation of log Phi - log q another route is tried
+CURVATURE_STEPS = 80  # of CurvatureMatching, 66 score calls each
 BROAD_STEPS = 120  # of BaM from a broad q0
 DISPERSED = 3  # routes from dispersed q0, with effort="thorough"
+WARP_SPREAD = 0.5  # nats: with a smaller standard deviation of log Phi - log q no flow is asked for
+#: draws and steps of ADVI for the coupling flow
+WARP = {"normal": (128, 150), "thorough": (256, 400)}
+HELD_OUT_DRAWS = 2000  # over which the Gaussian and the flow are compared
 NOISY_STEPS = 4500  # with the search and a second run of a third, 10,000 score calls
 #: the most score calls of the search under noise
 SEARCH_CALLS = {"quick": 1000, "normal": 4000, "thorough": 12_000}
@@ -85,6 +97,8 @@ def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
         return ProximalDescent(), ADVI(), 1000
     if target.stochastic:
         return _for_noise(q0, 0.1), _for_noise(q0, 0.01), NOISY_STEPS
+    if isinstance(q0, SpikedGaussian):
+        return CurvatureMatching(), ADVI(draws=16, lr=CAREFUL_LR), CURVATURE_STEPS
     draws = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
     if target.has_density:  # it can be searched
         return BaM(draws, "decay"), _polish(q0, CAREFUL_LR), 200
@@ -117,6 +131,7 @@ class _AutomaticFit:
         self, target: Target, start: Start, seed: int, options: RunOptions, *, family_given: bool
     ) -> None:
         self.target, self.start, self.seed, self.options = target, start, seed, options
+        self.family_given = family_given
         chosen = f"family: {type(start.family).__name__}, for {target.dim} dimensions"
         self.family_notes = () if family_given else (chosen,)
         self.method, self.fallback, steps = _plan(target, start.family)
@@ -142,6 +157,7 @@ class _AutomaticFit:
             return self._finish(best)
         if isinstance(best.method, BaM):
             best = self._polished(best)
+        best = self._warped(best)
         if best.outcome is Outcome.WORSE:
             # The outcome rests on few records over 64 draws; over common noise the ELBO rose.
             rise = f"the ELBO rose by {self._elbo(best.family) - before:.3g} nats from the start"
@@ -172,14 +188,15 @@ class _AutomaticFit:
                 words = f"is better by {gain:.3g} nats of ELBO and was kept"
             else:
                 words = "is no better and was dropped"
-            self.notes.append(f"BaM from {where} {words}")
+            self.notes.append(f"{type(self.method).__name__} from {where} {words}")
             if other.outcome is Outcome.INTERRUPTED:
                 break
         return best
 
     def _restarted(self, q0: Family, before: float) -> Fit:
         """Small steps from the start, which BaM made worse; the start itself if they make it worse too."""
-        self.notes.append("BaM made the start worse; proximal score matching began there instead")
+        first, second = type(self.method).__name__, type(self.fallback).__name__
+        self.notes.append(f"{first} made the start worse; {second} began there instead")
         again = self._stage(q0, self.fallback, min(self.steps, 200))
         if self._elbo(again.family) > before:
             return again
@@ -199,6 +216,42 @@ class _AutomaticFit:
         )
         self.notes.append(f"proximal score matching from there {words}")
         return more if gain > 0 or more.outcome is Outcome.INTERRUPTED else best
+
+    def _warped(self, best: Fit) -> Fit:
+        """A coupling flow around the Gaussian `best`, if the diagnosis asks for more than a Gaussian."""
+        q, effort = best.family, self.options.effort
+        if self.family_given or effort == "quick" or self.start.objections or self._ran_off(q):
+            return best
+        if not isinstance(q, FullGaussian) or q.dim < 2 or best.outcome is Outcome.INTERRUPTED:
+            return best
+        if not self._spread(q) > WARP_SPREAD:
+            return best
+        found = best.diagnosis
+        assert found is not None
+        self.comparison_draws += len(found.log_ratios)
+        if not found.finite or found.good or (found.usable and effort != "thorough"):
+            return best
+        draws, steps = WARP[effort]
+        method = ADVI(draws=draws, stick=True)
+        flow = self._stage(CouplingFlow.around(q, seed=self.seed), method, min(self.steps, steps))
+        before, after = self._held_out(q), self._held_out(flow.family)
+        gain, error = after.value - before.value, math.hypot(before.error, after.error)
+        kept = gain > 2 * error
+        self.notes.append(
+            f"a coupling flow around it changed the ELBO by {gain:+.3g} ± {error:.2g} nats, from "
+            f"{before.value:.6g} to {after.value:.6g}, and was {'kept' if kept else 'dropped'}"
+        )
+        return flow if kept or flow.outcome is Outcome.INTERRUPTED else best
+
+    def _held_out(self, q: Family) -> Estimate:
+        """The ELBO over fresh draws; -inf where it is not finite."""
+        x = q.sample(HELD_OUT_DRAWS, generator(self.seed, q.device, "held out"))
+        self.comparison_draws += HELD_OUT_DRAWS
+        with torch.no_grad():
+            ratios = self.target.log_prob(x) - q.log_prob(x)
+        if not bool(ratios.isfinite().all()):
+            return Estimate(-math.inf, 0.0)
+        return Estimate(float(ratios.mean()), float(ratios.std()) / math.sqrt(len(ratios)))
 
     def from_q0(self) -> Fit:
         """One method from q0, and the fallback from q0 if the first improved nothing."""
@@ -281,7 +334,7 @@ class _AutomaticFit:
         objections = self.start.objections
         if self.start.searched and not objections:
             objections = self._ran_off(best.family)
-        return replace(
+        whole = replace(
             done,
             outcome=best.outcome if outcome is None else outcome,
             status=f"auto: {type(best.method).__name__} {best.status if status is None else status}",
@@ -289,6 +342,8 @@ class _AutomaticFit:
             notes=(*self.family_notes, *self.start.notes, *self.notes),
             _objections=objections,
         )
+        whole.take_diagnosis(best)
+        return whole
 
     def _ran_off(self, q: Family) -> tuple[str, ...]:
         """The objection to a q that moved away without bound, or spread to where the density is flat."""

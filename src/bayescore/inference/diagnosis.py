@@ -4,19 +4,23 @@ With draws x_i ~ q, ratios r_i = Phi(x_i)/q(x_i) and Pareto-smoothed weights w_i
 (metrics/psis.py), every parameter has a mean m and a standard deviation s under q, and m_w, s_w under w:
     shift of the mean  (m_w - m) / s_w,      error  sqrt(sum w^2 (x - m_w)^2) / s_w                    (1)
     shift of the sd    log(s_w / s),         error  sqrt(sum w^2 ((x - m_w)^2 - s_w^2)^2) / (2 s_w^2)  (2)
-The errors are those of Monte Carlo. Grades, in which "below" and "above" mean by two standard errors:
+and a quantile Q(p) at a level p, Q_w(p) under w, where sum over x_i <= Q_w(p) of w_i is p:
+    shift of Q(p)      (Q_w(p) - Q(p)) / s_w,    error  (Q_w(p + d) - Q_w(p - d)) / (2 s_w),
+                                                 d^2 = sum w^2 (1[x <= Q_w(p)] - p)^2                  (3)
+The errors are those of Monte Carlo. Means and standard deviations decide the grade, in which "below" and
+"above" mean by two standard errors; quantiles are told in the table of parameters:
     good      k-hat below 0.7, or not above it and 1/sum w^2 >= n/2; all |(1)|, |(2)| <= 0.1     use q itself
     usable    k-hat below 0.7, or not above it and all |(1)|, |(2)| <= 0.25     use draws resampled by w
     poor      else: weights cannot correct q, nor measure how far it is off
 So no two seeds say good and poor of one posterior whose k-hat cannot be told from 0.7.
 Draws are added, 4,000 at first and 64,000 at most, until none of the numbers that decide is within two of its
-errors of its threshold.                                                                               (3)
+errors of its threshold.                                                                               (4)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +29,11 @@ from torch import Tensor
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.psis import smoothed_log_weights
 
-__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "Diagnosis", "Shifts", "diagnose"]
+__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "Diagnosis", "Shifts", "diagnose", "quantile_shifts"]
 
 FIRST_DRAWS, MOST_DRAWS, GROWTH = 4000, 64_000, 4
 MOST_NUMBERS = 16_000_000  # draws times parameters
+SORTED_NUMBERS = 2_000_000  # of draws times parameters that are sorted together
 KHAT_LIMIT = 0.7
 SHIFT_LIMIT = 0.1  # of (1) in standard deviations and of (2), about 10 %
 BORDERLINE_LIMIT = 0.25  # the same where k-hat cannot be told from its limit
@@ -77,6 +82,39 @@ class Shifts:
         sizes = torch.cat([self.mean.abs(), self.sd.abs()])
         errors = torch.cat([self.mean_error, self.sd_error])
         return bool((sizes - 2 * errors <= limit).all() and (errors <= limit / 2).all())
+
+
+def quantile_shifts(x: Tensor, weights: Tensor, levels: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """(3) of draws (n, K) with weights (n,) that sum to one: shifts and errors, (K, number of levels).
+
+    Parameters that do not vary have none.
+    """
+    shifts, errors = [], []
+    for part in x.split(max(1, SORTED_NUMBERS // len(x)), 1):
+        values, order = part.sort(0)
+        w = weights[order]  # (n, columns)
+        mass = w.cumsum(0)  # what lies at or below a value
+        s = (w * (values - (w * values).sum(0)).square()).sum(0).sqrt()
+        fixed = ~(part.std(0) > 1e-12 * (1 + part.mean(0).abs())) | ~(s > 0)
+        safe = torch.where(fixed, torch.inf, s)
+        for p in levels:
+            at = _quantile(values, mass, torch.full_like(s, p))
+            d = (w.square() * ((values <= at).to(w.dtype) - p).square()).sum(0).sqrt()
+            reach = _quantile(values, mass, p + d) - _quantile(values, mass, p - d)
+            shifts.append((at - values[math.ceil(p * len(values)) - 1]) / safe)
+            errors.append(0.5 * reach / safe)
+    return _by_level(shifts, len(levels)), _by_level(errors, len(levels))
+
+
+def _by_level(parts: list[Tensor], levels: int) -> Tensor:
+    """(K, levels) from the columns of the first block at each level, then of the second, ..."""
+    return torch.cat([torch.stack(parts[i : i + levels], -1) for i in range(0, len(parts), levels)])
+
+
+def _quantile(values: Tensor, mass: Tensor, level: Tensor) -> Tensor:
+    """The values (K,) at levels (K,) of weighted draws: sorted values (n, K) and the mass up to each."""
+    index = torch.searchsorted(mass.mT.contiguous(), level.unsqueeze(-1)).clamp_max(len(values) - 1)
+    return values.gather(0, index.mT).squeeze(0)
 
 
 @dataclass(frozen=True)
@@ -135,7 +173,7 @@ class Diagnosis:
 
     @property
     def undecided(self) -> bool:
-        """(3): whether more draws could change the grade."""
+        """(4): whether more draws could change the grade."""
         if not self.finite or self.close or not math.isfinite(self.khat.value):
             return False
         return self.borderline or (not self.above and self.shifts is not None and self.shifts.undecided)
@@ -146,7 +184,7 @@ def diagnose(
     log_ratio: Callable[[Tensor], Tensor],
     parameters: Callable[[Tensor], Tensor],
 ) -> Diagnosis:
-    """The diagnosis, with as many draws as (3) asks for.
+    """The diagnosis, with as many draws as (4) asks for.
 
     Arguments:
         draw: from (n, number of the block) to draws (n, D); each block is independent of the others.

@@ -52,9 +52,10 @@ def fit(
         callbacks: called with the fit so far at every record; a true return value ends the run.
         progress: show a progress bar; by default if standard error is a terminal.
         check: check the target before the run (its calls are in `fit.counts.check_calls`).
-        effort: of "auto": "quick" takes one route from the start it finds; "normal", the default, also begins
-            at a broad q0 where the first route finds no mode or ends far away; "thorough" begins at
-            dispersed places too.
+        effort: of "auto": "quick" takes one route from the start it finds, to a Gaussian; "normal", the
+            default, also begins at a broad q0 where the first route finds no mode or ends far away, and
+            fits a flow around the Gaussian where weights cannot correct it; "thorough" begins at dispersed
+            places too, and takes more steps for the flow.
 
     Returns:
         the fit. Ctrl-C returns the fit so far, and `bs.resume` continues the method that was running.

@@ -1,7 +1,8 @@
 """The table of parameters: mean, standard deviation and quantiles under q, and how accurate they are.
 
-The last two columns are the shifts of inference/diagnosis.py, (1) and (2): how far the mean and the standard
-deviation of a parameter move under Pareto-smoothed importance weights, with their Monte Carlo errors.
+The last columns are the shifts of inference/diagnosis.py, (1) to (3): how far the mean, the standard
+deviation and the outer quantiles of a parameter move under Pareto-smoothed importance weights, with their
+Monte Carlo errors.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayescore.inference.diagnosis import Shifts
+from bayescore.inference.diagnosis import Shifts, quantile_shifts
 
-__all__ = ["LEVELS", "Marginal", "Marginals", "marginals_of"]
+__all__ = ["LEVELS", "OUTER", "Marginal", "Marginals", "marginals_of"]
 
 LEVELS = (0.05, 0.5, 0.95)
+OUTER = (LEVELS[0], LEVELS[-1])  # the levels whose shifts are told
 HEADINGS = ("", "mean", "sd", *(f"{level:.0%}" for level in LEVELS))
+ACCURACY = ("mean is off by", "sd is off by", f"{', '.join(f'{level:.0%}' for level in OUTER)} are off by")
 MOST_ROWS = 500  # of a printed table
 
 
@@ -34,6 +38,8 @@ class Marginal:
     mean_shift_error: float | None = None
     sd_shift: float | None = None  # logarithm of the ratio
     sd_shift_error: float | None = None
+    quantile_shifts: tuple[float, ...] | None = None  # at OUTER, in standard deviations
+    quantile_shift_errors: tuple[float, ...] | None = None
 
     def cells(self) -> list[str]:
         """The row of a printed table."""
@@ -41,6 +47,9 @@ class Marginal:
         if self.mean_shift is not None and self.sd_shift is not None:
             row.append(f"{self.mean_shift:+z.2f} ± {self.mean_shift_error:.2f} sd")
             row.append(f"{math.expm1(self.sd_shift):+z.0%} ± {self.sd_shift_error:.0%}")
+        if self.quantile_shifts is not None and self.quantile_shift_errors is not None:
+            moved = ", ".join(f"{shift:+z.2f}" for shift in self.quantile_shifts)
+            row.append(f"{moved} ± {max(self.quantile_shift_errors):.2f} sd")
         return row
 
 
@@ -62,7 +71,7 @@ class Marginals(Sequence[Marginal]):
     @property
     def headings(self) -> tuple[str, ...]:
         weighted = bool(self.rows) and self.rows[0].mean_shift is not None
-        return (*HEADINGS, "mean is off by", "sd is off by") if weighted else HEADINGS
+        return (*HEADINGS, *ACCURACY) if weighted else HEADINGS
 
     def printed(self) -> tuple[list[list[str]], str | None]:
         """The rows of a printed table, and what to say if there are more than it shows."""
@@ -85,13 +94,16 @@ def marginals_of(named: dict[str, Tensor], weights: Tensor | None) -> Marginals:
     x = torch.stack(list(named.values()), -1).detach().cpu().double()  # (n, K)
     levels = torch.tensor(LEVELS, dtype=torch.float64)
     quantiles = torch.stack([torch.quantile(column, levels) for column in x.unbind(-1)]).tolist()
-    shifts = None if weights is None or not bool(x.isfinite().all()) else Shifts.of(x, weights)
-    parts = () if shifts is None else (shifts.mean, shifts.mean_error, shifts.sd, shifts.sd_error)
-    columns = [x.mean(0).tolist(), x.std(0).tolist(), *(part.tolist() for part in parts)]
+    parts: list[list[Any]] = []  # the columns of the table after the quantiles
+    if weights is not None and bool(x.isfinite().all()):
+        w = weights.detach().cpu().double()
+        shifts = Shifts.of(x, w)
+        parts = [part.tolist() for part in (shifts.mean, shifts.mean_error, shifts.sd, shifts.sd_error)]
+        parts += [[tuple(row) for row in part.tolist()] for part in quantile_shifts(x, w, OUTER)]
     rows = []
     for i, name in enumerate(named):
-        mean, sd, *moved = (column[i] for column in columns)
-        rows.append(Marginal(name, mean, sd, tuple(quantiles[i]), *moved))
+        moved = (part[i] for part in parts)
+        rows.append(Marginal(name, float(x[:, i].mean()), float(x[:, i].std()), tuple(quantiles[i]), *moved))
     return Marginals(tuple(rows))
 
 

@@ -132,6 +132,11 @@ class Fit:
             return None
         return diagnose(self._diagnosis_draws, self._log_ratios_at, self._parameters_at)
 
+    def take_diagnosis(self, other: Fit) -> None:
+        """Keep the diagnosis that another fit of the same q, target and seed has already made."""
+        if "diagnosis" in other.__dict__:
+            self.__dict__["diagnosis"] = other.__dict__["diagnosis"]
+
     def _diagnosis_draws(self, n: int, block: int) -> Tensor:
         purpose = f"diagnosis {block}" if block else ""
         return self.family.sample(n, generator(self.seed + 7919, self.family.device, purpose))

@@ -101,13 +101,17 @@ def lbfgs(density: CountedDensity, x: Tensor, rng: torch.Generator, iterations: 
 
 
 def _diagonal_curvature(density: CountedDensity, x: Tensor, rng: torch.Generator) -> Tensor:
-    """(5) at points (S, D); entries that are not clearly positive are replaced by the mean absolute entry."""
+    """(5) at points (S, D), two standard errors up: a start that is too narrow is safe, a wide one is not.
+
+    Entries that are not clearly positive are replaced by the mean absolute entry.
+    """
     S, D = x.shape
     v = torch.randint(0, 2, (PROBES, 1, D), generator=rng, device=x.device).to(x.dtype) * 2 - 1
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + x.abs().amax(-1, keepdim=True))  # (S, 1)
     around = torch.cat([x + h * v, x - h * v])  # (2 PROBES, S, D)
     up, down = density.log_prob_and_score(around.reshape(-1, D))[1].reshape(2, PROBES, S, D)
-    A = (v * (down - up) / (2 * h)).mean(0)
+    products = v * (down - up) / (2 * h)
+    A = products.mean(0) + 2 * products.std(0) / PROBES**0.5
     typical = A.abs().mean(-1, keepdim=True).clamp_min(MIN_CURVATURE)
     return torch.where(A / typical > 0.01, A, typical)
 

@@ -20,6 +20,7 @@ from bayescore.families.base import Family
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
+from bayescore.families.spiked import SpikedGaussian
 from bayescore.initial.ascent import Iterate, lbfgs, newton
 from bayescore.initial.averaging import averaging_search
 from bayescore.initial.checks import check_match, check_target, finite_points, propriety_objection
@@ -31,8 +32,9 @@ from bayescore.targets.propriety import coordinate_names
 
 __all__ = ["Start", "can_search", "default_family", "find_start", "make_start", "noisy_start"]
 
-FULL_DIM, LOW_RANK_DIM = 400, 5000  # the largest dimension of a full and of a low-rank Gaussian
-RANK = 20  # of the low-rank one
+FULL_DIM, SPIKED_DIM = 400, 20_000  # the largest dimension of a full and of a spiked Gaussian
+LOW_RANK_DIM = 5000  # of a low-rank one, for noisy scores
+RANK = 20  # of both
 NEWTON_DIM = 400  # the largest dimension for Newton climbs, whose curvature comes from differences of scores
 MAX_POINTS, MAX_NUMBERS = 4, 200  # the largest number of points to climb from, and of points times D
 STILL_RISING = 0.02  # nats: a climb that gained more over the last five iterates has not converged
@@ -124,6 +126,8 @@ def default_family(target: Target) -> GaussianFamily:
     dim, dtype, device = target.dim, target.dtype, target.device
     if dim <= FULL_DIM:
         return FullGaussian.init(dim, scale=scale, dtype=dtype, device=device)
+    if dim <= SPIKED_DIM and not target.stochastic:
+        return SpikedGaussian.init(dim, RANK, scale=scale, dtype=dtype, device=device)
     if dim <= LOW_RANK_DIM:
         return LowRankGaussian.init(dim, RANK, scale=scale, dtype=dtype, device=device)
     return DiagonalGaussian.init(dim, scale=scale, dtype=dtype, device=device)

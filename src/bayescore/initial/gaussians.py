@@ -5,6 +5,8 @@ From the covariance V = F F^T at an iterate x, full or diagonal:
     diagonal    N(x, diag(1 / (V^{-1})_ii)), the nearest in KL(q | N(x, V))                              (1)
     low-rank    in units of sqrt V_ii, A = the K leading eigenvectors times sqrt(l_k - 1), where l_k > 1, and
                 psi = V_ii - (A A^T)_ii, kept above V_ii / 100                                           (2)
+    spiked      in units of s_i = 1 / sqrt((V^{-1})_ii), the K eigenvectors U whose eigenvalue differs most
+                from 1, and h half its logarithm                                                         (3)
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from torch import Tensor
 from bayescore.families.diagonal import DiagonalGaussian
 from bayescore.families.full import FullGaussian
 from bayescore.families.low_rank import LowRankGaussian
+from bayescore.families.spiked import SpikedGaussian
 from bayescore.initial.ascent import Iterate
 from bayescore.targets.counting import CountedDensity
 
 __all__ = ["GaussianFamily", "best_gaussian", "largest_elbo", "local_gaussians"]
 
-GaussianFamily = FullGaussian | DiagonalGaussian | LowRankGaussian
+GaussianFamily = FullGaussian | DiagonalGaussian | LowRankGaussian | SpikedGaussian
 
 DRAWS = 32  # per candidate
 
@@ -63,6 +66,8 @@ def local_gaussians(x: Tensor, factor: Tensor, like: GaussianFamily) -> Gaussian
             return DiagonalGaussian(x, factor.log())
         precision = torch.linalg.inv(factor).square().sum(-2)
         return DiagonalGaussian(x, -0.5 * precision.log())  # (1)
+    if isinstance(like, SpikedGaussian):
+        return _spiked(x, factor, like)
     variance = factor.square() if diagonal else factor.square().sum(-1)
     sd = variance.sqrt().unsqueeze(-1)
     if diagonal:
@@ -74,3 +79,18 @@ def local_gaussians(x: Tensor, factor: Tensor, like: GaussianFamily) -> Gaussian
         columns = sd * W * (l - 1).clamp_min(1e-4).sqrt().unsqueeze(-2)  # (2)
     psi = torch.maximum(variance - columns.square().sum(-1), 0.01 * variance)
     return LowRankGaussian(x, psi.log(), columns)
+
+
+def _spiked(x: Tensor, factor: Tensor, like: SpikedGaussian) -> SpikedGaussian:
+    """(3), or the diagonal alone with the directions of `like`."""
+    n = len(x)
+    if factor.dim() == 2:
+        columns, zero = like.columns.expand(n, -1, -1), torch.zeros_like(like.log_stretch).expand(n, -1)
+        return SpikedGaussian(x, factor.log(), zero, columns)
+    log_sd = -0.5 * torch.linalg.inv(factor).square().sum(-2).log()
+    scaled = factor * (-log_sd).exp().unsqueeze(-1)
+    l, W = torch.linalg.eigh(scaled @ scaled.mT)
+    h = 0.5 * l.clamp_min(torch.finfo(l.dtype).tiny).log()
+    kept = h.abs().argsort(-1, descending=True)[:, : like.rank]
+    columns = W.gather(-1, kept.unsqueeze(-2).expand(-1, like.dim, -1))
+    return SpikedGaussian(x, log_sd, h.gather(-1, kept), columns)

@@ -7,6 +7,7 @@ from bayescore.methods.advi import ADVI
 from bayescore.methods.bam import BaM
 from bayescore.methods.base import Info, Method, Oracle, State
 from bayescore.methods.calibrated_score import CalibratedScore
+from bayescore.methods.curvature_matching import CurvatureMatching
 from bayescore.methods.fisher import Fisher
 from bayescore.methods.gsm import GSM
 from bayescore.methods.paired_bam import PairedBaM
@@ -22,6 +23,7 @@ __all__ = [
     "METHODS",
     "BaM",
     "CalibratedScore",
+    "CurvatureMatching",
     "Fisher",
     "Info",
     "Method",
@@ -49,6 +51,7 @@ METHODS: dict[str, type[Method]] = {
         GSM,
         BaM,
         PairedBaM,
+        CurvatureMatching,
         Fisher,
         Score,
     )

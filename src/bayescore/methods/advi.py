@@ -63,8 +63,10 @@ class ADVI(Method):
         "FullGaussian",
         "DiagonalGaussian",
         "LowRankGaussian",
+        "SpikedGaussian",
         "GaussianMixture",
         "PlanarFlow",
+        "CouplingFlow",
         "ZukoFlow",
     )
 

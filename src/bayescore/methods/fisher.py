@@ -27,7 +27,9 @@ class Fisher(ReparametrisedDivergence):
         "FullGaussian",
         "DiagonalGaussian",
         "LowRankGaussian",
+        "SpikedGaussian",
         "PlanarFlow",
+        "CouplingFlow",
         "ZukoFlow",
     )
 

@@ -84,8 +84,10 @@ class ProximalDescent(Method):
         "FullGaussian",
         "DiagonalGaussian",
         "LowRankGaussian",
+        "SpikedGaussian",
         "GaussianMixture",
         "PlanarFlow",
+        "CouplingFlow",
         "ZukoFlow",
     )
 
