@@ -4,8 +4,8 @@
 
 samples the models that the file lacks (or those named) and adds them to it. A run is kept if it has no
 divergence and the largest rank-normalised split R-hat (ArviZ) of all numbers that the program names is below
-1.01; otherwise it is made again with a larger acceptance rate, and the last one is kept and says so. Centred models are
-judged by the reference of their non-centred form and have none of their own.
+1.01; otherwise it is made again with a larger acceptance rate, and the last one is kept and says so. Centred
+models are judged by the reference of their non-centred form and have none of their own.
 
 The tail index of a number x is the generalised Pareto shape of |x - median|, as in metrics/psis.py: from 0.5
 on the number has no standard deviation that a comparison could use.
@@ -105,13 +105,8 @@ def _write(models: dict[str, Any]) -> None:
     ordered = {name: models[name] for name in MODELS if name in models}
     lines = [f" {json.dumps(name)}: {json.dumps(model)}" for name, model in ordered.items()]
     body = '"models": {\n' + ",\n".join(lines) + "\n}"
-    text = (
-        "{\n"
-        + "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in made.items())
-        + body
-        + "\n}\n"
-    )
-    write_bytes(FILE, text.encode())
+    head = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in made.items())
+    write_bytes(FILE, f"{{\n{head}{body}\n}}\n".encode())
 
 
 def main() -> None:
