@@ -1,4 +1,4 @@
-"""A posterior with an anchor: unbiased scores without noise at the anchor, and the exact posterior's Gaussian."""
+"""A posterior with an anchor: unbiased scores, exact at the anchor, and the Gaussian of all data."""
 
 from __future__ import annotations
 

@@ -82,9 +82,8 @@ def noisy_start(target: Target, family: Family | None, *, seed: int, check: bool
     if isinstance(target, AnchoredPosterior):
         mean, factor = target.gaussian
         found = local_gaussians(mean.unsqueeze(0), factor.unsqueeze(0), q0)[0]
-        return Start(
-            found, notes=(f"start: the Gaussian at the anchor ({target.passes} passes over the data)",)
-        )
+        note = f"start: the Gaussian at the anchor ({target.passes} passes over the data)"
+        return Start(found, notes=(note,))
     began = time.perf_counter()
     batch = q0.replace({name: value.unsqueeze(0) for name, value in q0.parameters().items()})
     check_calls = check_target(target, batch) if check else 0

@@ -3,15 +3,15 @@
 With s the score of all data, s_B that of a mini-batch B (minibatch.py, (2)) and an anchor a,
     s_hat(theta) = s(a) + s_B(theta) - s_B(a)                                                            (1)
 is unbiased, costs one pass over the data for s(a), and is exact at theta = a (control variates: Johnson and
-Zhang 2013, Baker et al. 2019). At a distance of one posterior standard deviation its noise is a share of about
-1/sqrt|B| of the score, however many data there are; that of s_B is sqrt(N/|B|) times the score.
+Zhang 2013, Baker et al. 2019). At a distance of one posterior standard deviation its noise is a share of
+about 1/sqrt|B| of the score, however many data there are; that of s_B is sqrt(N/|B|) times the score.
 
 The log density is that of a fixed sample C of the data, tilted so that its score at a is that of all data,
     log Phi(theta) = log Phi_C(theta) + (s(a) - s_C(a)) . (theta - a)                                    (2)
 (Jordan, Lee and Yang 2019). It serves for evaluation: its curvature is that of the sample.
 
-The anchor: Newton's method on a tenth of C, then on C; then, one pass over all data each, with P = -grad^2 (2),
-    a <- a + P^{-1} s(a)          until  s(a)^T P^{-1} s(a) < D / 100                                     (3)
+The anchor: Newton's method on a tenth of C, then on C; then, with P = -grad^2 (2), a pass over all data each,
+    a <- a + P^{-1} s(a)          until  s(a)^T P^{-1} s(a) < D / 100                                    (3)
 """
 
 from __future__ import annotations
@@ -66,9 +66,8 @@ class AnchoredPosterior(Target):
             raise ValueError(f"an anchor is found in at most {MOST_DIM} dimensions; got {self.dim}")
         begin = torch.zeros(self.dim, dtype=self.dtype, device=self.device) if start is None else start
         if begin.shape != (self.dim,) or begin.dtype != self.dtype:
-            raise ValueError(
-                f"start must be {self.dtype} of the shape ({self.dim},); got {begin.dtype} {tuple(begin.shape)}"
-            )
+            got = f"{begin.dtype} {tuple(begin.shape)}"
+            raise ValueError(f"start must be {self.dtype} of the shape ({self.dim},); got {got}")
         self.subset = posterior.subset(min(rows, posterior.num_data), seed)
         near = climb(posterior.subset(max(self.dim, len(self.subset.data[0]) // 10), seed), begin)
         anchor = climb(self.subset, near)
