@@ -17,7 +17,6 @@ import argparse
 import functools
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,25 +27,24 @@ from bayescore.io import write_bytes
 from bayescore.metrics import pareto_khat
 from bayescore.targets.stan import Stan
 from bayescore_lab.engine.provenance import machine, versions
+from bayescore_lab.experiments.posteriordb.all_models import REFERENCES
 from bayescore_lab.experiments.posteriordb.models import MODELS
 from bayescore_lab.experiments.posteriordb.nuts import Chains, sample
 
-__all__ = ["FILE", "HEAVY", "reference", "references"]
+__all__ = ["reference", "references", "tail_index"]
 
-FILE = Path(__file__).with_name("references.json")
 SEED = 20_261_118
 CHAINS, WARMUP, DRAWS = 4, 1000, 2500
 SLOW = {"ode_pharmacokinetics": 1000, "ode_predator_prey": 1000}  # draws of chains whose gradients are slow
 DELTAS = (0.9, 0.97, 0.995, 0.999)  # acceptance rates, tried in turn
 RHAT = 1.01
-HEAVY = 0.5  # a tail index from which on there is no standard deviation
 QUANTILES = (0.05, 0.5, 0.95)
 
 
 @functools.cache
 def references() -> dict[str, Any]:
     """The file: a dict per model, and the versions that made it."""
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(REFERENCES.read_text(encoding="utf-8"))
     return found
 
 
@@ -82,7 +80,7 @@ def _summary(target: Stan, chains: Chains) -> dict[str, Any]:
     found = {
         "mean": x.mean(0),
         "sd": x.std(0),
-        "tail": torch.tensor([_tail(column) for column in x.T]),
+        "tail": torch.tensor([tail_index(column) for column in x.T]),
         "rhat": torch.as_tensor(arviz.rhat(data)["x"].values),
         "ess": torch.as_tensor(arviz.ess(data)["x"].values),
         "ess_sd": torch.as_tensor(arviz.ess(data, method="sd")["x"].values),
@@ -94,8 +92,8 @@ def _summary(target: Stan, chains: Chains) -> dict[str, Any]:
     return {**counted, "names": list(varying), **numbers}
 
 
-def _tail(x: Tensor) -> float:
-    """The tail index of draws (n,)."""
+def tail_index(x: Tensor) -> float:
+    """Of draws (n,)."""
     away = (x - x.median()).abs()
     return pareto_khat(away.clamp_min(away[away > 0].min()).log()).value
 
@@ -106,14 +104,14 @@ def _write(models: dict[str, Any]) -> None:
     lines = [f" {json.dumps(name)}: {json.dumps(model)}" for name, model in ordered.items()]
     body = '"models": {\n' + ",\n".join(lines) + "\n}"
     head = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in made.items())
-    write_bytes(FILE, f"{{\n{head}{body}\n}}\n".encode())
+    write_bytes(REFERENCES, f"{{\n{head}{body}\n}}\n".encode())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Sample the models that references.json lacks.")
     parser.add_argument("names", nargs="*", choices=[[], *MODELS], metavar="NAME")
     asked = parser.parse_args().names
-    models = dict(references()["models"]) if FILE.is_file() else {}
+    models = dict(references()["models"]) if REFERENCES.is_file() else {}
     own = [name for name, model in MODELS.items() if model.reference is None]
     for name in asked or [name for name in own if name not in models]:
         models[name] = found = make(name)
