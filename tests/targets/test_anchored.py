@@ -42,7 +42,7 @@ def exact(posterior: MiniBatchPosterior) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def anchored() -> AnchoredPosterior:
-    return AnchoredPosterior(logistic(), rows=2000)
+    return AnchoredPosterior(logistic(), rows=4000)
 
 
 def test_the_score_at_the_anchor_is_that_of_all_data(anchored: AnchoredPosterior) -> None:
@@ -56,12 +56,12 @@ def test_the_score_at_the_anchor_is_that_of_all_data(anchored: AnchoredPosterior
 def test_scores_are_unbiased_and_quieter_than_those_of_a_batch(anchored: AnchoredPosterior) -> None:
     mean, factor = anchored.gaussian
     x = (mean + factor @ normal(D, seed=8)).expand(1, 1, D)
-    many = 2000
+    many = 500
     ours = torch.cat([anchored.score(x, s)[0] for s in [streams()] for _ in range(many)])
     plain = anchored.posterior
     theirs = torch.cat([plain.score(x, s)[0] for s in [streams(1)] for _ in range(many)])
     assert z_score(ours, logistic(None).score(x)[0, 0]).abs().max() < 4.5
-    assert (ours.std(0) < 0.05 * theirs.std(0)).all()
+    assert (ours.std(0) < 0.1 * theirs.std(0)).all()
 
 
 def test_the_density_has_the_score_as_its_gradient(anchored: AnchoredPosterior) -> None:
@@ -73,11 +73,12 @@ def test_the_density_has_the_score_as_its_gradient(anchored: AnchoredPosterior) 
 def test_the_fit_of_mini_batches_is_that_of_all_data(anchored: AnchoredPosterior) -> None:
     mean, covariance = exact(logistic())
     sd = covariance.diagonal().sqrt()
-    fit = bs.fit(anchored, seed=0, steps=1000, progress=False)
+    fit = bs.fit(anchored, seed=0, steps=300, progress=False)
     assert ((fit.family.mean - mean).abs() / sd).max() < 0.05  # type: ignore[operator]
     assert (fit.family.covariance.diagonal().sqrt() / sd).log().abs().max() < 0.05  # type: ignore[operator]
     assert "anchor" in " ".join(fit.notes)
     assert anchored.passes < 8
+    assert fit.counts.search_calls == anchored.evaluations // 100
 
 
 def test_sums_over_slices_are_sums_over_all_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,9 @@ def noisy_start(target: Target, family: Family | None, *, seed: int, check: bool
         mean, factor = target.gaussian
         found = local_gaussians(mean.unsqueeze(0), factor.unsqueeze(0), q0)[0]
         note = f"start: the Gaussian at the anchor ({target.passes} passes over the data)"
-        return Start(found, notes=(note,))
+        assert target.posterior.batch_size is not None
+        calls = target.evaluations // target.posterior.batch_size  # as many mini-batch scores cost the same
+        return Start(found, Counts(score_calls=calls, search_calls=calls), notes=(note,), origin=q0)
     began = time.perf_counter()
     batch = q0.replace({name: value.unsqueeze(0) for name, value in q0.parameters().items()})
     check_calls = check_target(target, batch) if check else 0

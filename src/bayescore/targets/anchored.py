@@ -6,17 +6,17 @@ is unbiased, costs one pass over the data for s(a), and is exact at theta = a (c
 Zhang 2013, Baker et al. 2019). At a distance of one posterior standard deviation its noise is a share of
 about 1/sqrt|B| of the score, however many data there are; that of s_B is sqrt(N/|B|) times the score.
 
-The log density is that of a fixed sample C of the data, tilted so that its score at a is that of all data,
-    log Phi(theta) = log Phi_C(theta) + (s(a) - s_C(a)) . (theta - a)                                    (2)
-(Jordan, Lee and Yang 2019). It serves for evaluation: its curvature is that of the sample.
+The log density is that of a small sample E of the data, with the score of all data and the curvature of a
+larger sample C at the anchor, H_E and H_C being the Hessians there:
+    log Phi(theta) = log Phi_E(theta) + (s(a) - s_E(a)) . d + d^T (H_C - H_E) d / 2,   d = theta - a     (2)
+(Jordan, Lee and Yang 2019, with a second-order term). It serves for evaluation near the anchor.
 
-The anchor: Newton's method on a tenth of C, then on C; then, with P = -grad^2 (2), a pass over all data each,
+The anchor: Newton's method on E; then, with P = -H_C taken where that ends, a pass over all data each,
     a <- a + P^{-1} s(a)          until  s(a)^T P^{-1} s(a) < D / 100                                    (3)
+and at the end P is taken once more.
 """
 
 from __future__ import annotations
-
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,9 +41,9 @@ class AnchoredPosterior(Target):
     Arguments:
         posterior: with a `batch_size`.
         start: where Newton's method begins, (D,); zeros by default.
-        rows: |C|, how many data the sample has; their share of error in a standard deviation is about
-            1/sqrt(2 |C|).
-        seed: of the sample.
+        rows: |C|, how many data tell the curvature; the error of a standard deviation is then about
+            1/sqrt(2 |C|). |E| is a twentieth of it, at least 10 D.
+        seed: of the samples.
 
     `bs.fit(target)` begins at the Gaussian of (2) at the anchor, without a search.
 
@@ -55,7 +55,7 @@ class AnchoredPosterior(Target):
     stochastic = True
 
     def __init__(
-        self, posterior: MiniBatchPosterior, *, start: Tensor | None = None, rows: int = 10_000, seed: int = 0
+        self, posterior: MiniBatchPosterior, *, start: Tensor | None = None, rows: int = 20_000, seed: int = 0
     ) -> None:
         if not isinstance(posterior, MiniBatchPosterior) or not posterior.stochastic:
             raise TypeError(f"an anchor serves a MiniBatchPosterior with a batch_size; got {posterior!r}")
@@ -68,38 +68,45 @@ class AnchoredPosterior(Target):
         if begin.shape != (self.dim,) or begin.dtype != self.dtype:
             got = f"{begin.dtype} {tuple(begin.shape)}"
             raise ValueError(f"start must be {self.dtype} of the shape ({self.dim},); got {got}")
-        self.subset = posterior.subset(min(rows, posterior.num_data), seed)
-        near = climb(posterior.subset(max(self.dim, len(self.subset.data[0]) // 10), seed), begin)
-        anchor = climb(self.subset, near)
-        precision = _precision(self.subset, anchor)
+        larger = posterior.subset(min(rows, posterior.num_data), seed)
+        size = min(max(rows // 20, 10 * self.dim), posterior.num_data)
+        #: the posterior of E
+        self.subset = posterior.subset(size, seed)
+        anchor, points = climb(self.subset, begin)
+        precision = _positive_factor(-_hessian(larger, anchor))
         #: how many passes over all data the anchor took
         self.passes = 0
         while True:
             total = posterior.log_prob_and_score(anchor.unsqueeze(0))[1][0]  # s(a)
             self.passes += 1
             step = torch.cholesky_solve(total.unsqueeze(-1), precision).squeeze(-1)
-            far = float(total @ step) / self.dim
-            if far < CLOSE or self.passes == PASSES:
+            if float(total @ step) < CLOSE * self.dim or self.passes == PASSES:
                 break
             anchor = anchor + step  # (3)
         self.anchor, self.total = anchor, total
         self.tilt = total - self.subset.log_prob_and_score(anchor.unsqueeze(0))[1][0]
-
-    @cached_property
-    def gaussian(self) -> tuple[Tensor, Tensor]:
-        """Mean (D,) and covariance factor (D, D) of the Gaussian of (2) at the anchor."""
-        precision = _precision(self.subset, self.anchor)
-        mean = self.anchor + torch.cholesky_solve(self.total.unsqueeze(-1), precision).squeeze(-1)
+        curvature = _hessian(larger, anchor)
+        self.bend = curvature - _hessian(self.subset, anchor)
+        precision = _positive_factor(-curvature)
+        step = torch.cholesky_solve(total.unsqueeze(-1), precision).squeeze(-1)
+        #: how often the log likelihood of a datum was evaluated at a point to find the anchor
+        self.evaluations = size * (points + 1 + self.dim) + 2 * len(larger.data[0]) * self.dim
+        self.evaluations += posterior.num_data * self.passes
         eye = torch.eye(self.dim, dtype=self.dtype, device=self.device)
-        return mean, torch.linalg.solve_triangular(precision.mT, eye, upper=True)
+        factor = torch.linalg.solve_triangular(precision.mT, eye, upper=True)
+        #: mean (D,) and factor of the covariance (D, D) of the Gaussian that (3) ends with
+        self.gaussian = anchor + step, factor
 
     def log_prob(self, x: Tensor) -> Tensor:
-        return self.subset.log_prob(x) + (x - self.anchor) @ self.tilt  # (2)
+        d = x - self.anchor
+        return self.subset.log_prob(x) + d @ self.tilt + 0.5 * ((d @ self.bend) * d).sum(-1)  # (2)
 
     def log_prob_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(2) and its gradient."""
         value, score = self.subset.log_prob_and_score(x)
-        return value + (x - self.anchor) @ self.tilt, score + self.tilt
+        d = x - self.anchor
+        bent = d @ self.bend
+        return value + d @ self.tilt + 0.5 * (bent * d).sum(-1), score + self.tilt + bent
 
     def score(self, x: Tensor, streams: Streams | None = None) -> Tensor:
         """(1) at points (F, S, D)."""
@@ -109,36 +116,44 @@ class AnchoredPosterior(Target):
 
     def __repr__(self) -> str:
         sizes = f"data={self.posterior.num_data}, batch_size={self.posterior.batch_size}"
-        return f"{type(self).__name__}(dim={self.dim}, {sizes}, rows={len(self.subset.data[0])})"
+        return f"{type(self).__name__}(dim={self.dim}, {sizes}, anchor after {self.passes} passes)"
 
 
-def climb(target: MiniBatchPosterior, x: Tensor) -> Tensor:
-    """The mode (D,) of an exact posterior by Newton's method from x, halving a step that does not rise."""
-    value = float(target.log_prob(x.unsqueeze(0)))
+def climb(target: MiniBatchPosterior, x: Tensor) -> tuple[Tensor, int]:
+    """The mode (D,) of an exact posterior by Newton's method from x, and how many points were evaluated.
+
+    A step that does not rise is halved.
+    """
+    value, points = float(target.log_prob(x.unsqueeze(0))), 1
     for _ in range(CLIMBS):
         score = target.log_prob_and_score(x.unsqueeze(0))[1][0]
-        step = torch.cholesky_solve(score.unsqueeze(-1), _precision(target, x)).squeeze(-1)
+        step = torch.cholesky_solve(score.unsqueeze(-1), _positive_factor(-_hessian(target, x))).squeeze(-1)
+        points += 1 + target.dim
         if float(score @ step) < SAMPLED_CLOSE * target.dim:
-            return x + step
-        sizes = 0.5 ** torch.arange(HALVINGS, dtype=x.dtype, device=x.device)
-        for size in sizes.tolist():
+            return x + step, points
+        for size in (0.5**k for k in range(HALVINGS)):
             new = float(target.log_prob((x + size * step).unsqueeze(0)))
+            points += 1
             if new > value:
                 break
         else:
-            return x
+            return x, points
         x, value = x + size * step, new
-    return x
+    return x, points
 
 
-def _precision(target: MiniBatchPosterior, x: Tensor) -> Tensor:
-    """The Cholesky factor of -grad^2 log Phi(x), its eigenvalues taken absolutely where it is not concave."""
+def _hessian(target: MiniBatchPosterior, x: Tensor) -> Tensor:
+    """grad^2 log Phi at x (D,), (D, D)."""
     eye = torch.eye(target.dim, dtype=x.dtype, device=x.device)
-    H = -target.hessian_product(x.expand(target.dim, target.dim), eye)
-    H = 0.5 * (H + H.mT)
-    factor, failed = torch.linalg.cholesky_ex(H)
+    H = target.hessian_product(x.expand(target.dim, target.dim), eye)
+    return 0.5 * (H + H.mT)
+
+
+def _positive_factor(P: Tensor) -> Tensor:
+    """The Cholesky factor of P, its eigenvalues taken absolutely where it is not positive definite."""
+    factor, failed = torch.linalg.cholesky_ex(P)
     if not failed:
         return factor
-    l, W = torch.linalg.eigh(H)
+    l, W = torch.linalg.eigh(P)
     l = l.abs().clamp_min(1e-8 * l.abs().max())
     return torch.linalg.cholesky((W * l) @ W.mT)
