@@ -65,7 +65,7 @@ def _ours(run: Run, path: Path) -> RunOutcome:
     posterior = MiniBatchPosterior(log_likelihood, data, log_prior, dim, batch_size=run.config["batch_size"])
     target = AnchoredPosterior(posterior, seed=run.seed)
     anchored = counted
-    q0 = FullGaussian.init(dim) if OURS[run.method] == "full" else LowRankGaussian.init(dim, RANK)
+    q0 = FullGaussian.init(dim) if OURS[run.method] == "full" else LowRankGaussian.init(dim, min(RANK, dim))
     found = fit(target, q0, seed=run.seed, steps=run.config["steps"], metrics={}, progress=False)
     seconds = time.perf_counter() - began
     q = found.family
