@@ -27,13 +27,13 @@ from torch import Tensor
 from bayescore.checks import check_count
 from bayescore.inference.export import columns, model_of
 from bayescore.inference.fitting import fit
-from bayescore.inference.options import FitKeywords
+from bayescore.inference.options import FitKeywords, RunOptions
 from bayescore.rng import generator
 from bayescore.targets.base import Target
 from bayescore.targets.model import ConstrainedModel
 from bayescore.targets.stan import Stan
 
-__all__ = ["Calibration", "CalibrationRow", "check_calibration"]
+__all__ = ["Calibration", "CalibrationRow", "check_calibration", "place"]
 
 log = logging.getLogger(__name__)
 
@@ -137,15 +137,13 @@ def check_calibration(
     """
     check_count("runs", runs)
     check_count("draws", draws)
+    RunOptions.from_keywords("check_calibration", FitKeywords, options)  # before the first run
     rng = generator(seed, purpose="calibration")
     names: tuple[str, ...] = ()
     rows: list[Tensor] = []
     grades: list[str] = []
     for i in range(runs):
         truth, data = simulate(rng)
-        true = columns(
-            {name: torch.as_tensor(value, dtype=torch.float64) for name, value in truth.items()}, 0
-        )
         try:
             model = target(data)
             found = fit(model, seed=i, **{"progress": False, **options})  # type: ignore[typeddict-item]
@@ -153,14 +151,9 @@ def check_calibration(
         except (ValueError, RuntimeError) as problem:
             log.warning("run %d of %d failed: %s", i + 1, runs, problem)
             continue
-        named = _named(model, x)
-        if missing := [name for name in true if name not in named]:
-            raise ValueError(
-                f"simulate returned {', '.join(missing)}, which the target does not name; it names "
-                f"{', '.join(named)}"
-            )
-        names = tuple(true)
-        rows.append(torch.stack([(named[name] < true[name]).double().mean() for name in names]))  # (1)
+        placed = place(model, truth, x)
+        names = tuple(placed)
+        rows.append(torch.tensor(list(placed.values()), dtype=torch.float64))
         grades.append(found.trust.name)
         log.info("run %d of %d: %s", i + 1, runs, found.status)
     if not rows:
@@ -168,14 +161,23 @@ def check_calibration(
     return Calibration(names, torch.stack(rows), tuple(grades), runs - len(rows))
 
 
-def _named(target: Target, x: Tensor) -> dict[str, Tensor]:
+def place(target: Target, truth: Mapping[str, Any], x: Tensor) -> dict[str, float]:
+    """(1) of every true parameter, by name, from unconstrained draws x (n, D)."""
     model = model_of(target)
     if not isinstance(model, Stan | ConstrainedModel):
         raise TypeError(
             "target must return a model with named parameters (Stan, TorchModel); "
             f"got {type(target).__name__}"
         )
-    return columns(model.to_posterior(x)["posterior"])
+    named = columns(model.to_posterior(x)["posterior"])
+    values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in truth.items()}
+    true = columns({name: value.unsqueeze(0) for name, value in values.items()})
+    if missing := [name for name in true if name not in named]:
+        raise ValueError(
+            f"simulate returned {', '.join(missing)}, which the target does not name; it names "
+            f"{', '.join(named)}"
+        )
+    return {name: float((named[name] < value).double().mean()) for name, value in true.items()}  # (1)
 
 
 def _kolmogorov(distance: float, n: float) -> float:
