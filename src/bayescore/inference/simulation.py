@@ -138,6 +138,7 @@ def check_calibration(
     check_count("runs", runs)
     check_count("draws", draws)
     RunOptions.from_keywords("check_calibration", FitKeywords, options)  # before the first run
+    options.setdefault("progress", False)
     rng = generator(seed, purpose="calibration")
     names: tuple[str, ...] = ()
     rows: list[Tensor] = []
@@ -146,7 +147,7 @@ def check_calibration(
         truth, data = simulate(rng)
         try:
             model = target(data)
-            found = fit(model, seed=i, **{"progress": False, **options})  # type: ignore[typeddict-item]
+            found = fit(model, seed=i, **options)
             x = found.resample(draws) if resample else found.family.sample(draws, seed=i)
         except (ValueError, RuntimeError) as problem:
             log.warning("run %d of %d failed: %s", i + 1, runs, problem)

@@ -18,6 +18,7 @@ import torch
 
 from bayescore.inference.export import columns
 from bayescore.inference.fitting import fit
+from bayescore.inference.options import Effort
 from bayescore.inference.result import Fit
 from bayescore.targets import Target
 from bayescore.targets.posterior_db import PosteriorDB, posteriordb
@@ -40,7 +41,7 @@ def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
         name = run.config["posterior"]
         target = target_of(name)
         began = time.perf_counter()
-        effort = "thorough" if run.method == THOROUGH else "normal"
+        effort: Effort = "thorough" if run.method == THOROUGH else "normal"
         found = fit(target, seed=run.seed, progress=False, effort=effort)
         seconds = time.perf_counter() - began
         diagnosis = found.diagnosis

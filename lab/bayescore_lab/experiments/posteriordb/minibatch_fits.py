@@ -103,11 +103,11 @@ def _theirs(run: Run, path: Path) -> RunOutcome:
     done = ask_once("bayescore_lab.experiments.posteriordb.minibatch_peers", request)
     if done.answer is None:
         raise RuntimeError(f"the process of the peer ended with: {done.errors[-300:]}")
-    if isinstance(done.answer, str):
-        raise ImportError(done.answer)
+    if "error" in done.answer:
+        raise ImportError(str(done.answer["error"]))
     passes = request["steps"] * request["batch"] / rows
     tried: dict[str, Any] = {}
-    for trial in done.answer:
+    for trial in done.answer["trials"]:
         mean, sd = (torch.tensor(trial[key], dtype=torch.float64) for key in ("mean", "sd"))
         tried[f"{trial['rate']:g}"] = errors(mean, sd, rows, dim) | {"seconds": trial["seconds"]}
     best = min(tried, key=lambda rate: max(tried[rate]["mean_error"], tried[rate]["sd_error"]))

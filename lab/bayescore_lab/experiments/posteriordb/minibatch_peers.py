@@ -3,14 +3,16 @@
     python -m bayescore_lab.experiments.posteriordb.minibatch_peers '{"library": "numpyro", ...}'
 
 prints one line of JSON: means, standard deviations and seconds of a run per learning rate, or the reason why
-there are none. Both use their own default start and mini-batch interface, Adam with a cosine schedule in
-NumPyro and with a constant rate in PyMC, which has no schedule. Compiling is not timed in NumPyro; in PyMC it
-is part of the fit.
+there are none. Both begin at their own default start. NumPyro gets batches drawn with replacement, scaled by
+`handlers.scale` (its own subsampling permutes all rows at every step), and Adam with a cosine schedule; PyMC
+gets `pm.Minibatch` and Adam with a constant rate, as it has no schedule. Compiling is not timed in NumPyro;
+in PyMC it is part of the fit.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -21,19 +23,20 @@ from typing import Any
 import numpy as np
 
 from bayescore_lab.bench.choices import INSTALL
+from bayescore_lab.bench.jax_worker import ONE_THREAD
 
 __all__ = ["answer"]
 
 
-def answer(request: Mapping[str, Any]) -> Any:
-    """A list of trials, one per learning rate, as JSON types."""
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The trials, one per learning rate, as JSON types, or the error."""
     shape = (request["rows"], request["dim"] + 1)
     table = np.memmap(request["path"], dtype=np.float32, mode="r", shape=shape)
     run = {"numpyro": _numpyro, "pymc": _pymc}[request["library"]]
     try:
-        return [run(request, table, rate) for rate in request["rates"]]
+        return {"trials": [run(request, table, rate) for rate in request["rates"]]}
     except ImportError as missing:
-        return f"{missing}; {INSTALL}"
+        return {"error": f"{missing}; {INSTALL}"}
 
 
 def _numpyro(request: Mapping[str, Any], table: Any, rate: float) -> dict[str, Any]:
@@ -44,10 +47,9 @@ def _numpyro(request: Mapping[str, Any], table: Any, rate: float) -> dict[str, A
     rows, dim, steps = request["rows"], request["dim"], request["steps"]
     data = jax.numpy.asarray(table)
 
-    def model(data: Any) -> None:
+    def model(batch: Any) -> None:
         b = numpyro.sample("b", dist.Normal(0.0, request["prior_sd"]).expand([dim]).to_event(1))
-        with numpyro.plate("rows", rows, subsample_size=request["batch"]) as chosen:
-            batch = data[chosen].astype("float64")
+        with numpyro.plate("rows", len(batch)), numpyro.handlers.scale(scale=rows / len(batch)):
             numpyro.sample("y", dist.Bernoulli(logits=batch[:, :-1] @ b), obs=batch[:, -1])
 
     if request["family"] == "full":
@@ -56,15 +58,20 @@ def _numpyro(request: Mapping[str, Any], table: Any, rate: float) -> dict[str, A
         guide = guides.AutoLowRankMultivariateNormal(model, rank=request["rank"])
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
     svi = numpyro.infer.SVI(model, guide, optimizer, numpyro.infer.Trace_ELBO())
-    state = svi.init(jax.random.PRNGKey(request["seed"]), data)
+    start = jax.random.PRNGKey(request["seed"])
+    first = svi.init(start, data[: request["batch"]].astype("float64"))
 
-    @jax.jit
-    def several(state: Any, data: Any, count: Any) -> Any:
-        return jax.lax.fori_loop(0, count, lambda _, s: svi.update(s, data)[0], state)
+    def loop(state: Any, data: Any, count: Any) -> Any:
+        def step(i: Any, state: Any) -> Any:
+            chosen = jax.random.randint(jax.random.fold_in(start, i), (request["batch"],), 0, rows)
+            return svi.update(state, data[chosen].astype("float64"))[0]
 
-    jax.block_until_ready(several(state, data, 0))
+        return jax.lax.fori_loop(0, count, step, state)
+
+    several = jax.jit(loop)
+    jax.block_until_ready(several(first, data, 0))
     began = time.perf_counter()
-    state = jax.block_until_ready(several(state, data, steps))
+    state = jax.block_until_ready(several(first, data, steps))
     seconds = time.perf_counter() - began
     q = guide.get_posterior(svi.get_params(state))
     sd = np.sqrt(np.asarray(q.variance))
@@ -96,5 +103,6 @@ def _pymc(request: Mapping[str, Any], table: Any, rate: float) -> dict[str, Any]
 
 
 if __name__ == "__main__":
+    os.environ.update(ONE_THREAD, JAX_PLATFORMS="cpu")
     warnings.simplefilter("ignore")
     print(json.dumps(answer(json.loads(sys.argv[1]))))

@@ -11,6 +11,7 @@ import hashlib
 from ctypes import c_double, c_int, c_int64, c_uint32, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def _library() -> ctypes.CDLL:
 
     library = ctypes.CDLL(str(fetch(cache_folder(), f"nuts-{key}.so", make)))
     library.nuts_chain.restype = c_int
-    numbers = [c_int64, c_void_p, c_int64, c_int64, c_double, c_int, c_uint32, c_uint32]
+    numbers: list[Any] = [c_int64, c_void_p, c_int64, c_int64, c_double, c_int, c_uint32, c_uint32]
     library.nuts_chain.argtypes = [c_void_p, c_void_p, *numbers, c_void_p, c_void_p]
     library.nuts_text.restype = ctypes.c_char_p
     return library

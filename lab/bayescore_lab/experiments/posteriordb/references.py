@@ -17,6 +17,7 @@ import argparse
 import functools
 import json
 import time
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -70,8 +71,7 @@ def make(name: str) -> dict[str, Any]:
 
 
 def _summary(target: Stan, chains: Chains) -> dict[str, Any]:
-    import arviz
-
+    arviz: Any = import_module("arviz")
     named = columns(target.to_posterior(chains.draws.flatten(0, 1))["posterior"])
     varying = {name: x for name, x in named.items() if float(x.std()) > 0}
     x = torch.stack(list(varying.values()), -1)  # (chains n, K)
