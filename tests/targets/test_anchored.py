@@ -74,8 +74,8 @@ def test_the_fit_of_mini_batches_is_that_of_all_data(anchored: AnchoredPosterior
     mean, covariance = exact(logistic())
     sd = covariance.diagonal().sqrt()
     fit = bs.fit(anchored, seed=0, steps=300, progress=False)
-    assert ((fit.family.mean - mean).abs() / sd).max() < 0.05  # type: ignore[operator]
-    assert (fit.family.covariance.diagonal().sqrt() / sd).log().abs().max() < 0.05  # type: ignore[operator]
+    assert ((fit.family.mean - mean).abs() / sd).max() < 0.05
+    assert (fit.family.covariance.diagonal().sqrt() / sd).log().abs().max() < 0.05
     assert "anchor" in " ".join(fit.notes)
     assert anchored.passes < 8
     assert fit.counts.search_calls == anchored.evaluations // 100

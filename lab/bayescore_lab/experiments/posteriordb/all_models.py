@@ -3,8 +3,8 @@
 What is judged: errors against long MCMC after resampling (all_fits.py), the fit's own word (how many
 posteriors it calls good or usable, and whether these are right), whether its grade depends on the seed, and
 whether centred hierarchical models end at the ELBO of the best Gaussian that any run found, those with
-effort="thorough" among them. References: PosteriorDB's draws, and references.json for the further models. The
-profile `folder` has every posterior of a PosteriorDB folder of the user's: `--path`.
+effort="thorough" among them. References: PosteriorDB's draws, and references.json for the further models.
+Every posterior is a profile; the profile `folder` has those of a PosteriorDB folder of the user's: `--path`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ ACCURATE = 0.1  # reference sds of every mean, and of every log sd, after resamp
 MEAN_LIMIT, SD_LIMIT = 0.25, math.log(1.25)  # of a posterior that is called good or usable, after resampling
 NATS = 2.0  # below the best ELBO that is known
 CENTRED_SEEDS = 10
+STEADY_SEEDS = 10  # with fewer, grades that agree say little
 
 
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
@@ -138,7 +139,7 @@ def figures(records: Records) -> list[Figure]:
             known = [float(value) for value in values if value is not None]
             panel.plot(known, [place] * len(known), ".", color="C0", alpha=0.6)
         panel.axvline(ACCURATE, color="0.35", linewidth=1.0, linestyle=(0, (1, 1)))
-        panel.set_xscale("log")
+        panel.set(xscale="log", xlim=(3e-3, 10.0))
         panel.set_xlabel(f"largest error of a {label}")
         panel.set_yticks(range(len(names)), names if panel is axes[0] else [], fontsize=5)
     note = "A point per seed, after resampling, in reference standard deviations; the line is 0.1."
@@ -202,6 +203,8 @@ def _off(chosen: Records) -> bool:
 
 def _steady(records: Records) -> Judgement:
     groups = _by_posterior(records)
+    if min(map(len, groups.values())) < STEADY_SEEDS:
+        return Judgement(None, f"These records have fewer than {STEADY_SEEDS} seeds of a posterior.")
     same, neighbours = 0, 0
     for chosen in groups.values():
         grades = [str(record.metrics["grade"]) for record in chosen]
@@ -281,6 +284,10 @@ EXPERIMENT = Experiment(
         "centred": Profile(seeds=10, minutes=60, settings={"posteriors": list(CENTRED)}),
         "folder": Profile(seeds=1, minutes=60, settings={"folder": True}),
         "paper": Profile(seeds=20, minutes=180, settings={}),
+        **{
+            name.lower().replace("_", "-"): Profile(20, 3, {"posteriors": [name]})
+            for name in (*POSTERIORS, *MODELS)
+        },
     },
     runs=runs,
     execute=Imported("bayescore_lab.experiments.posteriordb.all_fits:execute"),
