@@ -328,7 +328,19 @@ def test_words_alone_wait_for_neither_torch_nor_the_lab(words, said):
     [
         (
             "bayescore ",
-            ["fit", "train", "forecast", "predict", "list", "doctor", "cite", "reproduce", "report", "bench"],
+            [
+                "fit",
+                "calibrate",
+                "train",
+                "forecast",
+                "predict",
+                "list",
+                "doctor",
+                "cite",
+                "reproduce",
+                "report",
+                "bench",
+            ],
         ),
         ("bayescore forecast data.csv --calibration ", ["conformal", "noise", "single"]),
         ("bayescore fit ", list(NAMED)),
@@ -429,7 +441,18 @@ def test_version_is_that_of_the_package(run):
 def test_help_names_every_command(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("fit", "train", "forecast", "predict", "list", "cite", "bench", "reproduce", "report"):
+    for command in (
+        "fit",
+        "calibrate",
+        "train",
+        "forecast",
+        "predict",
+        "list",
+        "cite",
+        "bench",
+        "reproduce",
+        "report",
+    ):
         assert command in out
 
 

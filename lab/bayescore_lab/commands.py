@@ -5,6 +5,7 @@ What runs, draws or measures is imported when a command runs: help and `reproduc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -54,12 +55,20 @@ def add_commands(app: typer.Typer, find: Finder = find_experiments) -> None:
         address: Annotated[
             str | None, typer.Option(help="Of a Ray cluster; one of this machine's cores unless given.")
         ] = None,
+        path: Annotated[
+            Path | None,
+            typer.Option(help="A PosteriorDB folder of yours, for the experiments that read one."),
+        ] = None,
         out: Annotated[Path, _OUT] = Path("results"),
     ) -> None:
         """Make tables and figures of the paper again; what was stopped continues where it was."""
         if ids == ["list"]:
             Terminal().list_experiments(find())
             return
+        if path is not None:
+            if not path.is_dir():
+                raise typer.BadParameter(f"there is no folder {path}", param_hint="--path")
+            os.environ["BAYESCORE_POSTERIORDB"] = str(path.resolve())  # the processes of runs inherit it
         try:
             experiments = find()
             chosen = [pick(experiments, name) for name in dict.fromkeys(ids)]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from bayescore.inference.fitting import fit, fit_many, resume
     from bayescore.inference.result import Fit, to_arviz
+    from bayescore.inference.simulation import check_calibration
     from bayescore.inference.stopping import Plateau
     from bayescore.initial.finding import find_start
 
@@ -42,6 +43,7 @@ __all__ = [
     "Fit",
     "Plateau",
     "__version__",
+    "check_calibration",
     "data",
     "families",
     "find_start",
@@ -66,6 +68,7 @@ __all__ = [
 _HOMES = {
     "Fit": "bayescore.inference.result",
     "Plateau": "bayescore.inference.stopping",
+    "check_calibration": "bayescore.inference.simulation",
     "find_start": "bayescore.initial.finding",
     "fit": "bayescore.inference.fitting",
     "fit_many": "bayescore.inference.fitting",

@@ -15,6 +15,8 @@ from torch import Tensor
 
 __all__ = ["Streams", "check_seed", "generator"]
 
+MANY = 100  # times a subset: a permutation of a larger population would be wasteful
+
 
 def generator(
     seed: int | torch.Generator | None, device: torch.device | str = "cpu", purpose: str = ""
@@ -74,8 +76,7 @@ class Streams:
 
     def subsets(self, population: int, size: int) -> Tensor:
         """Indices (F, size) drawn without replacement from range(population)."""
-        rows = [torch.randperm(population, generator=g, device=self.device)[:size] for g in self.generators]
-        return torch.stack(rows)
+        return torch.stack([_subset(population, size, g) for g in self.generators])
 
     def rows(self) -> list[Tensor]:
         """The state of every generator, (bytes,) each."""
@@ -94,3 +95,14 @@ class Streams:
         options = {"dtype": self.dtype, "device": self.device}
         rows = [source((1, *shape), generator=g, **options) for g in self.generators]
         return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _subset(population: int, size: int, rng: torch.Generator) -> Tensor:
+    """Indices (size,) without replacement; few of very many are drawn until enough differ."""
+    if population < MANY * size:
+        return torch.randperm(population, generator=rng, device=rng.device)[:size]
+    chosen: dict[int, None] = {}
+    while len(chosen) < size:
+        drawn = torch.randint(population, (size,), generator=rng, device=rng.device)
+        chosen.update(dict.fromkeys(drawn.tolist()))
+    return torch.tensor(list(chosen)[:size], device=rng.device)

@@ -1,5 +1,5 @@
-"""The command `bayescore`: fit a target, train a network, forecast, predict, list names, check the machine,
-cite; run the lab.
+"""The command `bayescore`: fit a target, check its calibration, train a network, forecast, predict, list
+names, check the machine, cite; run the lab.
 
 A user's mistake is one sentence on standard error and exit code 2, never a traceback. The help, `list`,
 `cite` and the shell completion import neither torch nor the lab: a command imports them when it runs.
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bayescore.cli.calibrate import calibrate_command
 from bayescore.cli.doctor import doctor_command
 from bayescore.cli.fit import fit_command
 from bayescore.cli.forecast import forecast_command
@@ -82,6 +83,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("fit")(fit_command)
+app.command("calibrate")(calibrate_command)
 app.command("train")(train_command)
 app.command("forecast")(forecast_command)
 app.command("predict")(predict_command)

@@ -42,7 +42,14 @@ from bayescore.methods import METHODS, Method
 from bayescore.targets import LogDensity, NoisyScore, Stan, Target, posteriordb
 from bayescore.targets import by_name as target_by_name
 
-__all__ = ["TargetOptions", "choose_family", "choose_method", "choose_target", "search_start"]
+__all__ = [
+    "TargetOptions",
+    "choose_family",
+    "choose_method",
+    "choose_target",
+    "load_function",
+    "search_start",
+]
 
 POSTERIOR = "posteriordb:"
 
@@ -147,21 +154,31 @@ class _StandardError(logging.Handler):
 
 
 def _from_file(word: str, dim: int | None) -> Target:
-    place, _, name = word.rpartition(":")
-    if not place or not name:
-        raise UserError(f"a density in a file is named path/to/file.py:function; got {word!r}")
+    path, name = _place(word, "a density")
     if dim is None:
         raise UserError(f"how many dimensions does {name} have? Say it with --dim")
-    path = Path(place)
+    return LogDensity(_with_line_numbers(load_function(word, "a density"), path), dim)
+
+
+def _place(word: str, what: str) -> tuple[Path, str]:
+    place, _, name = word.rpartition(":")
+    if not place or not name:
+        raise UserError(f"{what} in a file is named path/to/file.py:function; got {word!r}")
+    return Path(place), name
+
+
+def load_function(word: str, what: str) -> Callable[..., Any]:
+    """The function that path/to/file.py:function names."""
+    path, name = _place(word, what)
     if not path.is_file():
-        raise UserError(f"there is no file {place}")
+        raise UserError(f"there is no file {path}")
     module = _load(path)
     function = getattr(module, name, None)
     if not callable(function):
         guess = nearest(name, [key for key, value in vars(module).items() if callable(value)])
         hint = f"; did you mean {guess!r}?" if guess else ""
-        raise UserError(f"there is no function {name!r} in {place}{hint}")
-    return LogDensity(_with_line_numbers(function, path), dim)
+        raise UserError(f"there is no function {name!r} in {path}{hint}")
+    return function  # type: ignore[no-any-return]
 
 
 def _load(path: Path) -> ModuleType:

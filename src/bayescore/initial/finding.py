@@ -24,8 +24,9 @@ from bayescore.families.spiked import SpikedGaussian
 from bayescore.initial.ascent import Iterate, lbfgs, newton
 from bayescore.initial.averaging import averaging_search
 from bayescore.initial.checks import check_match, check_target, finite_points, propriety_objection
-from bayescore.initial.gaussians import GaussianFamily, best_gaussian, largest_elbo
+from bayescore.initial.gaussians import GaussianFamily, best_gaussian, largest_elbo, local_gaussians
 from bayescore.rng import Streams, generator
+from bayescore.targets.anchored import AnchoredPosterior
 from bayescore.targets.base import Target
 from bayescore.targets.counting import CountedDensity, CountingOracle, Counts
 from bayescore.targets.propriety import coordinate_names
@@ -73,12 +74,20 @@ def make_start(target: Target, family: Family | None, *, seed: int, check: bool)
 def noisy_start(target: Target, family: Family | None, *, seed: int, check: bool, budget: int) -> Start:
     """Where a fit with noisy scores begins: a search on averaged scores, of at most `budget` calls.
 
-    Of its candidates and q0 the one with the largest ELBO is the start; the last one without a density.
+    Of its candidates and q0 the one with the largest ELBO is the start; the last one without a density. A
+    posterior with an anchor knows its start.
     """
     q0 = default_family(target) if family is None else family
     check_match(target, q0)
     if not isinstance(q0, GaussianFamily):
         return Start(q0)
+    if isinstance(target, AnchoredPosterior):
+        mean, factor = target.gaussian
+        found = local_gaussians(mean.unsqueeze(0), factor.unsqueeze(0), q0)[0]
+        note = f"start: the Gaussian at the anchor ({target.passes} passes over the data)"
+        assert target.posterior.batch_size is not None
+        calls = target.evaluations // target.posterior.batch_size  # as many mini-batch scores cost the same
+        return Start(found, Counts(score_calls=calls, search_calls=calls), notes=(note,), origin=q0)
     began = time.perf_counter()
     batch = q0.replace({name: value.unsqueeze(0) for name, value in q0.parameters().items()})
     check_calls = check_target(target, batch) if check else 0

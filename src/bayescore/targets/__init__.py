@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bayescore.checks import check_count, unknown_name
+from bayescore.targets.anchored import AnchoredPosterior
 from bayescore.targets.base import Target
 from bayescore.targets.constraints import Interval, Lower, Ordered, Positive, Real, Simplex, Upper
 from bayescore.targets.functions import LogDensity, ScoreFunction
@@ -19,6 +20,7 @@ from bayescore.targets.stan import Stan
 
 __all__ = [
     "NAMED",
+    "AnchoredPosterior",
     "Banana",
     "ConstrainedModel",
     "Funnel",

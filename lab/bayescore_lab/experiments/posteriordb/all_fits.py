@@ -1,37 +1,48 @@
 """How a run of posteriordb-all is executed: the default fit, its own word, and its errors where known.
 
-With m, s the means and standard deviations of 10,000 resampled draws and m*, s* those of reference draws, per
-constrained parameter:
+With m, s and z_p the means, standard deviations and quantiles of 10,000 resampled draws, and m*, s*, z_p*
+those of the reference, per constrained parameter:
     mean error  max |m - m*| / s*,   sd error  max |log s / s*|                                          (1)
+    quantile error  max |z_p - z_p*| 3.29 / (z_95* - z_5*),   p = 5, 50, 95 %                            (2)
+A parameter whose reference has a tail index of 0.5 or more has no standard deviation, and enters (2) alone.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
 from bayescore.inference.export import columns
 from bayescore.inference.fitting import fit
+from bayescore.inference.options import Effort
 from bayescore.inference.result import Fit
 from bayescore.targets import Target
 from bayescore.targets.posterior_db import PosteriorDB, posteriordb
 from bayescore.targets.stan import Stan
 from bayescore_lab.engine import Run, RunOutcome
+from bayescore_lab.experiments.posteriordb.all_models import HEAVY, THOROUGH
 from bayescore_lab.experiments.posteriordb.models import MODELS
+from bayescore_lab.experiments.posteriordb.references import reference, tail_index
 
 __all__ = ["errors", "execute"]
 
 DRAWS = 10_000
+QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
+NORMAL_RANGE = 3.29  # standard deviations between the 5 and 95 % quantiles of a normal law
 
 
 def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
-    """The runs of one posterior; a program is compiled before the clock starts."""
-    target = target_of(todo[0].config["posterior"])
+    """One run; a program is compiled before the clock starts."""
     for run in todo:
+        name = run.config["posterior"]
+        target = target_of(name)
         began = time.perf_counter()
-        found = fit(target, seed=run.seed, progress=False)
+        effort: Effort = "thorough" if run.method == THOROUGH else "normal"
+        found = fit(target, seed=run.seed, progress=False, effort=effort)
         seconds = time.perf_counter() - began
         diagnosis = found.diagnosis
         assert diagnosis is not None
@@ -39,30 +50,60 @@ def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
         metrics = {
             "grade": grade,
             "verdict": found.verdict,
+            "family": type(found.family).__name__,
             "khat": diagnosis.khat.value,
             "elbo": diagnosis.elbo.value,
-            **errors(found),
+            **errors(found, name),
         }
         yield RunOutcome(run, metrics, found.score_calls, seconds=seconds)
 
 
+@functools.lru_cache(maxsize=2)
 def target_of(name: str) -> Target:
-    """A model of the list, or a posterior of $BAYESCORE_DATA/posteriordb."""
+    """A model of the list, or a posterior of the PosteriorDB folder."""
     if name in MODELS:
-        return Stan(MODELS[name].program, MODELS[name].data())
+        return Stan(MODELS[name].program, MODELS[name].data(), threads=1)
     return posteriordb(name)
 
 
-def errors(found: Fit) -> dict[str, float]:
-    """(1), where the target has reference draws and draws can be weighted."""
-    target = found.target
-    if not isinstance(target, PosteriorDB) or not target.has_reference or not found.diagnosis.finite:  # type: ignore[union-attr]
+def errors(found: Fit, name: str) -> dict[str, Any]:
+    """(1) and (2), where there is a reference and draws can be weighted."""
+    known = _known(found.target, name)
+    assert found.diagnosis is not None
+    if known is None or not found.diagnosis.finite:
         return {}
-    reference = columns(target.reference_draws, lead=2)
-    ours = columns(target.to_posterior(found.resample(DRAWS))["posterior"])
-    names = [name for name in reference if name in ours]
-    x, true = (torch.stack([values[name] for name in names], -1) for values in (ours, reference))
-    return {
-        "mean_error": float(((x.mean(0) - true.mean(0)).abs() / true.std(0)).max()),
-        "sd_error": float((x.std(0) / true.std(0)).log().abs().max()),
+    assert isinstance(found.target, PosteriorDB | Stan)
+    ours = columns(found.target.to_posterior(found.resample(DRAWS))["posterior"])
+    places = [i for i, name in enumerate(known["names"]) if name in ours]
+    x = torch.stack([ours[known["names"][i]] for i in places], -1)  # (n, K)
+    true = {
+        key: torch.tensor(known[key], dtype=x.dtype)[places] for key in ("mean", "sd", "tail", *QUANTILES)
     }
+    light = true["tail"] < HEAVY
+    scale = (true["q95"] - true["q5"]) / NORMAL_RANGE
+    away = [(x.quantile(p, 0) - true[key]).abs() / scale for key, p in QUANTILES.items()]
+    mean = (x.mean(0) - true["mean"]).abs() / true["sd"]
+    sd = (x.std(0) / true["sd"]).log().abs()
+    worst = int(torch.where(light, torch.maximum(mean, sd), -1.0).argmax())
+    return {
+        "mean_error": float(mean[light].max()),
+        "sd_error": float(sd[light].max()),
+        "quantile_error": float(torch.stack(away).max()),
+        "worst": known["names"][places[worst]],
+        "heavy": int((~light).sum()),
+    }
+
+
+@functools.lru_cache(maxsize=2)
+def _known(target: Target | None, name: str) -> dict[str, Any] | None:
+    """The reference by the keys of references.json, or None."""
+    if name in MODELS:
+        return reference(name)
+    if not isinstance(target, PosteriorDB) or not target.has_reference:
+        return None
+    draws = columns(target.reference_draws, lead=2)
+    kept = {name: x for name, x in draws.items() if float(x.std()) > 0}
+    x = torch.stack(list(kept.values()), -1)
+    numbers = {"mean": x.mean(0), "sd": x.std(0), "tail": torch.tensor([tail_index(c) for c in x.T])}
+    numbers |= {key: x.quantile(p, 0) for key, p in QUANTILES.items()}
+    return {"names": list(kept), **{key: value.tolist() for key, value in numbers.items()}}

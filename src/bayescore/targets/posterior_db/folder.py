@@ -38,7 +38,7 @@ DRAWS = ("reference_posteriors/draws/draws/{}.json.zip", "reference_draws/{}.jso
 
 
 class Folder:
-    """The folder at `path`, by default $BAYESCORE_DATA/posteriordb.
+    """The folder at `path`, by default $BAYESCORE_POSTERIORDB or $BAYESCORE_DATA/posteriordb.
 
     Arguments:
         path: the folder that holds `posteriors`, or a copy of the PosteriorDB repository.
@@ -46,10 +46,10 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         if path is None:
-            root = os.environ.get("BAYESCORE_DATA")
-            if not root:
+            own, root = os.environ.get("BAYESCORE_POSTERIORDB"), os.environ.get("BAYESCORE_DATA")
+            if not own and not root:
                 raise ValueError("no PosteriorDB folder is known; give path= or set BAYESCORE_DATA")
-            path = Path(root, "posteriordb")
+            path = Path(own) if own else Path(str(root), "posteriordb")
         inner = Path(path, "posterior_database")
         self.path = inner if inner.is_dir() else Path(path)
         if not (self.path / "posteriors").is_dir():
