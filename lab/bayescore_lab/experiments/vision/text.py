@@ -96,5 +96,4 @@ EXPERIMENT = Experiment(
     execute=Imported("bayescore_lab.experiments.vision.text_fits:execute"),
     tables=tables,
     figures=figures,
-    axis="example",
 )

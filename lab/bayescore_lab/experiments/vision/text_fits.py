@@ -25,7 +25,7 @@ from bayescore.rng import generator
 from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.experiments.networks.untuned_data import package_folder, review_texts
 from bayescore_lab.experiments.vision.arms import SCALED
-from bayescore_lab.experiments.vision.fits import log_probabilities, settings_of
+from bayescore_lab.experiments.vision.fits import predicted, settings_of
 
 __all__ = ["execute", "made_encoder", "sentences"]
 
@@ -145,6 +145,5 @@ def _outcome(run: Run, found: TrainedModel, parts: bs.data.Parts[bs.data.Texts])
         prediction = scaled.predict(tokens(parts.test.texts), 1, batch_size=50)
         scores = evaluate(prediction, found.y)
     scores |= {"epochs": float(len(found.history)), "training_seconds": found.seconds}
-    trace = log_probabilities(prediction.log_prob(found.y).tolist())
     ended = "ok" if math.isfinite(scores["nll"]) else "diverged"
-    return RunOutcome(run, scores, len(found.history), trace, ended=ended)
+    return RunOutcome(run, scores | predicted(prediction, found.y), len(found.history), ended=ended)
