@@ -13,7 +13,7 @@ from bayescore.rules import Draws
 from bayescore.rules.inner import InnerOptions, inner_gradient
 from bayescore_lab.engine import Run
 from bayescore_lab.engine.records import Record, Records
-from bayescore_lab.experiments.vision import convergence, cost, text, vision
+from bayescore_lab.experiments.vision import batchnorm, convergence, cost, text, vision
 from bayescore_lab.experiments.vision.arms import ARMS, OURS, PLAIN, PRINTED_ARM, SCALED, TRIALS
 from bayescore_lab.experiments.vision.predictions import pack, paired_ece, paired_nll, unpack
 from bayescore_lab.experiments.vision.table_one import METHODS, NETWORKS, PRINTED, SETS, paper_values
@@ -71,6 +71,20 @@ def test_the_small_profile_has_six_cells_and_three_arms_of_whole_networks():
     seeds = {method: len({run.seed for run in runs if run.method == method}) for method in ARMS}
     assert seeds[OURS] == seeds["ADVI"] == 5
     assert seeds["SGLD"] == 3
+
+
+def test_the_policies_of_batchnorm_are_compared_on_one_cell_with_all_else_equal():
+    runs = grid(batchnorm.EXPERIMENT, "small")
+    assert {(run.method, run.config["batchnorm"]) for run in runs} == {
+        (name, policy) for name, (_, policy) in batchnorm.METHODS.items()
+    }
+    for arm in batchnorm.TRAINED:
+        same = {
+            str({key: value for key, value in run.config.items() if key != "batchnorm"})
+            for run in runs
+            if run.method.startswith(arm)
+        }
+        assert len(same) == 1
 
 
 def test_there_are_six_trials_per_method_on_one_cell_and_one_seed():
@@ -267,7 +281,8 @@ def test_a_claim_counts_cells():
 
 
 def test_runs_have_distinct_configs():
-    for experiment in (VISION, TUNING, convergence.EXPERIMENT, cost.EXPERIMENT, text.EXPERIMENT):
+    others = (module.EXPERIMENT for module in (batchnorm, convergence, cost, text))
+    for experiment in (VISION, TUNING, *others):
         for profile in experiment.profiles:
             runs: list[Run] = grid(experiment, profile)
             keys = {(run.method, run.seed, str(sorted(run.config.items(), key=str))) for run in runs}

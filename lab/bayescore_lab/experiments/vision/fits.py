@@ -125,8 +125,9 @@ def execute_trials(runs: Sequence[Run]) -> Iterator[RunOutcome]:
         except FloatingPointError:
             yield RunOutcome(run, {"validation_nll": math.inf}, 0, ended="diverged")
             continue
-        loss = found.scores["nll"]
-        metrics = {"validation_nll": loss if math.isfinite(loss) else math.inf}
+        metrics = {f"validation_{name}": found.scores[name] for name in ("nll", "error", "ece")}
+        if not math.isfinite(metrics["validation_nll"]):
+            metrics["validation_nll"] = math.inf
         yield RunOutcome(run, metrics | {"training_seconds": found.seconds}, len(found.history))
 
 
