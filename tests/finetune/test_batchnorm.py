@@ -12,6 +12,7 @@ from bayescore.data.batches import Batches
 from bayescore.finetune.training import FineTuning, fine_tune
 from bayescore.models.networks import classifier
 from bayescore.models.stages import freeze_stages
+from bayescore.operators import declare_vision_operators
 from bayescore.posteriors.forward import own_tensors
 from bayescore.posteriors.gaussian import GaussianPosterior
 
@@ -119,6 +120,7 @@ def test_frozen_stages_keep_their_statistics_when_the_others_are_estimated_again
 
 
 def test_laplace_linearises_the_network_with_the_statistics_that_were_estimated_again():
+    declare_vision_operators()  # laplace-torch imports torchvision if it is there
     pytest.importorskip("laplace")
     posterior, _ = tuned("re-estimated", "laplace")
     plain, _ = tuned("re-estimated", "plain")

@@ -14,7 +14,7 @@ from bayescore.rules.inner import InnerOptions, inner_gradient
 from bayescore_lab.engine import Run
 from bayescore_lab.engine.records import Record, Records
 from bayescore_lab.experiments.vision import batchnorm, convergence, cost, text, vision
-from bayescore_lab.experiments.vision.arms import ARMS, OURS, PLAIN, PRINTED_ARM, SCALED, TRIALS
+from bayescore_lab.experiments.vision.arms import ARMS, BASE, OURS, PLAIN, PRINTED_ARM, SCALED, TRIALS
 from bayescore_lab.experiments.vision.predictions import pack, paired_ece, paired_nll, unpack
 from bayescore_lab.experiments.vision.table_one import METHODS, NETWORKS, PRINTED, SETS, paper_values
 
@@ -278,6 +278,49 @@ def test_a_claim_counts_cells():
     assert rule.verdict == "reproduced"
     assert "2 of 3 cells" in rule.sentence
     assert VISION.claims[2].rule.judge(records).verdict is None
+
+
+def test_an_untuned_arm_may_be_above_by_chance_but_not_beyond_it():
+    rng = np.random.default_rng(0)
+
+    def records(shift, data):
+        hard = rng.exponential(1.0, 300)
+        return [
+            record(
+                arm, seed, list(-hard - rng.exponential(0.3, 300) - shift * (arm == "Ours, untuned")), data
+            )
+            for arm in ("Ours, untuned", "Plain, untuned")
+            for seed in range(3)
+        ]
+
+    rule = VISION.claims[3].rule
+    assert rule.judge(Records(records(0.0, "pets") + records(-0.2, "dtd10"))).verdict == "reproduced"
+    mixed = rule.judge(Records(records(0.3, "pets") + records(-0.2, "dtd10")))
+    assert mixed.verdict == "partly"
+    assert "above in Pets" in mixed.sentence
+    assert rule.judge(Records([])).verdict is None
+
+
+def test_sentences_are_untuned_and_a_plain_network_is_trained_once_for_its_two_arms():
+    runs = grid(text.EXPERIMENT, "small")
+    for run in runs:
+        assert {key: run.config[key] for key in BASE[run.method]} == BASE[run.method]
+    plain = [run for run in runs if run.method in (PLAIN, SCALED)]
+    assert len({run.group for run in plain}) == len(plain) // 2
+    (table, paired) = text.tables(
+        Records(
+            of_metrics(
+                method,
+                seed,
+                record(method, seed, [-1.0, -2.0 - seed]).metrics,
+                {"data": "made", "labels": 24},
+            )
+            for method in (OURS, PLAIN)
+            for seed in range(2)
+        )
+    )
+    assert table.name == "made-24"
+    assert [row[:2] for row in paired.rows] == [["made, 24 labels", PLAIN]]
 
 
 def test_runs_have_distinct_configs():

@@ -21,6 +21,7 @@ from bayescore_lab.engine import Imported, Run
 
 __all__ = [
     "ARMS",
+    "BASE",
     "CHOSEN",
     "FEWER_SEEDS",
     "OURS",
