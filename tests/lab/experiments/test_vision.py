@@ -299,6 +299,8 @@ def test_an_untuned_arm_may_be_above_by_chance_but_not_beyond_it():
     assert mixed.verdict == "partly"
     assert "above in Pets" in mixed.sentence
     assert rule.judge(Records([])).verdict is None
+    alone = [r for r in records(0.3, "pets") if r.seed == 0]
+    assert rule.judge(Records(alone)).verdict is None  # one seed says nothing of the spread of seeds
 
 
 def test_sentences_are_untuned_and_a_plain_network_is_trained_once_for_its_two_arms():

@@ -60,7 +60,7 @@ def figures(records: Records) -> list[Figure]:  # noqa: ARG001
 
 def _first(settings: Mapping[str, Any]) -> dict[str, Any]:
     cells = [{key: value for key, value in cell.items() if key != "cost"} for cell in settings["cells"][:1]]
-    return {"shared": {**settings["shared"], "epochs": 3, "draws": 10}, "cells": cells}
+    return {"shared": {**settings["shared"], "epochs": 3}, "cells": cells}
 
 
 EXPERIMENT = Experiment(
