@@ -27,7 +27,7 @@ __all__ = ["draw_reliability", "plot_reliability", "plot_risk_coverage"]
 
 #: by name, a class prediction or probabilities, and labels, as in `metrics.evaluate`
 Arms = Mapping[str, tuple[Any, Any]]
-_GREY = "#CFCFCF"
+_GREY, _CHANCE = "#CFCFCF", "#56B4E9"
 
 
 def plot_reliability(arms: Arms, bins: int = 15) -> Figure:
@@ -53,7 +53,7 @@ def draw_reliability(
 ) -> None:
     """A top-label reliability diagram; the ECE in it always has 15 bins, whatever `bins` is.
 
-    The broad bars along the diagonal hold the accuracy of a calibrated network in 95 of 100 test sets of this
+    The blue bars along the diagonal hold the accuracy of a calibrated network in 95 of 100 test sets of this
     size; grey bars from below are shares of the data.
     """
     curve = reliability(probs, labels, bins)
@@ -61,7 +61,7 @@ def draw_reliability(
     axes.bar(confidence, share, width=0.8 / bins, color=_GREY, zorder=1)
     counts = (curve.share * len(labels)).round().long().tolist()
     low, high = zip(*map(_by_chance, curve.confidence.tolist(), counts), strict=True)
-    axes.vlines(confidence, low, high, color=colour, linewidth=5, alpha=0.18, zorder=2)
+    axes.vlines(confidence, low, high, color=_CHANCE, linewidth=5, alpha=0.35, zorder=2)
     axes.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle=(0, (4, 2)), zorder=2)
     axes.vlines(confidence, confidence, accuracy, color=colour, linewidth=1, alpha=0.6, zorder=3)
     axes.plot(confidence, accuracy, color=colour, marker="o", zorder=4)

@@ -87,6 +87,22 @@ def test_the_policies_of_batchnorm_are_compared_on_one_cell_with_all_else_equal(
         assert len(same) == 1
 
 
+def test_the_epoch_is_chosen_by_some_of_validation_and_a_trial_is_judged_by_all_of_it(monkeypatch):
+    seen = []
+
+    def train(parts, *_, **__):
+        seen.append([len(part) for part in (parts.train, parts.validation, parts.test)])
+        raise FloatingPointError("far enough")
+
+    monkeypatch.setattr("bayescore.finetune.train_images", train)
+    (run,) = grid_of_one(VISION, OURS)
+    few = Run(run.method, run.seed, {**run.config, "choose_by": 5})
+    assert next(VISION.execute([few])).ended == next(TUNING.execute([few])).ended == "diverged"
+    assert seen == [[24, 5, 24], [24, 5, 24]]
+    assert {run.config["choose_by"] for run in grid(VISION, "small")} == {500}
+    assert not any("choose_by" in run.config for run in grid(VISION, "paper"))
+
+
 def test_there_are_six_trials_per_method_on_one_cell_and_one_seed():
     assert all(len(trials) == 6 for trials in TRIALS.values())
     runs = grid(TUNING, "small")

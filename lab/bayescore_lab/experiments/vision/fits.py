@@ -75,8 +75,9 @@ def _fine_tune(c: Any, parts: bs.data.Parts[bs.data.Pictures], seed: int) -> Tra
     settings = settings_of(c, seed)
     if c.get("unit_width"):
         settings.options["init_sd"] = math.sqrt(settings.options["temperature"] / len(parts.train))
+    chosen_by = _first(parts.validation, c.get("choose_by", len(parts.validation)))
     return bs.finetune.train_images(
-        parts,
+        bs.data.Parts(parts.train, chosen_by, parts.test),
         c["net"],
         settings,
         weights=_weights(c.get("weights")),
