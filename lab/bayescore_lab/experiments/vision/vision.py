@@ -204,7 +204,8 @@ def not_above(ours: str, than: str, cells: Callable[[Records], Mapping[str, Reco
     )
 
     def judge(records: Records) -> Judgement:
-        held, above = [], []
+        held: list[str] = []
+        above: list[str] = []
         for name, chosen in cells(records).items():
             if ours in chosen.arms and than in chosen.arms:
                 found = paired_nll(chosen.arms[ours], chosen.arms[than])
