@@ -89,7 +89,7 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch):
 
 def test_problems_are_named_and_skipped_or_refused(folder):
     (folder / "a" / "x.png").write_bytes(b"no picture")
-    with pytest.warns(UserWarning, match=r"1 files are no readable pictures.*x\.png: it is no picture"):
+    with pytest.warns(UserWarning, match=r"1 file is no readable picture.*x\.png: it is no picture"):
         found = data.read_pictures(folder, 8)
     assert len(found) == 20
     assert len(found.skipped) == 1
@@ -101,7 +101,7 @@ def test_a_class_without_a_readable_picture_is_left_out(folder):
     (folder / "empty").mkdir()
     (folder / "empty" / "x.png").write_bytes(b"no picture")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*1 files are no readable pictures")
+        warnings.filterwarnings("ignore", message=".*1 file is no readable picture")
         with pytest.warns(UserWarning, match="no picture of the class 'empty' can be decoded"):
             found = data.read_pictures(folder, 8)
     assert found.classes == ("a", "b")

@@ -36,6 +36,7 @@ METHODS = [
 KINDS = ["images", "text", "table"]
 TASKS = ["classes", "values"]
 GREY = {"mnist": 28, "digits": 8}  # sets of small grey pictures, and their sides
+NAMED = 5  # classes that a sentence names
 MOST = 10**9  # epochs, rows of a batch, draws
 WIDEST = 10**6  # units of a layer
 CHOOSE_BY = 5000  # pictures or texts on which the best epoch is chosen, at most
@@ -266,8 +267,9 @@ def train_command(
             kinds = f"{count} classes" if count else "values"
             console().print(
                 f"{len(parts.train):,} {what} to learn from, {len(parts.validation):,} to choose by, "
-                f"{len(parts.test):,} to test on; {kinds}",
+                f"{len(parts.test):,} to test on; {kinds}{_untested(parts)}",
                 highlight=False,
+                markup=False,
             )
             if checkpoint is not None and checkpoint.exists():
                 console().print(f"continuing from {checkpoint}", highlight=False, markup=False)
@@ -294,6 +296,14 @@ def train_command(
                 write_figure(drawn, sheet)
         if not quiet:
             report_written(output, plot, sheet)
+
+
+def _untested(parts: Any) -> str:
+    """The classes that no test datum is of: they had too few data to be divided."""
+    tested = set(parts.test.y.tolist()) if parts.train.classes else set()
+    names = [name for i, name in enumerate(parts.train.classes) if i not in tested]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"; too few to be tested too: {', '.join(names[:NAMED])}{more}" if names else ""
 
 
 def _kind(data: str, target: str | None) -> str:

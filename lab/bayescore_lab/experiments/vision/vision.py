@@ -8,7 +8,7 @@ the first stages frozen, and the whole network on Pets for three methods.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,28 @@ from bayescore_lab.engine.figures import captioned, panels
 from bayescore_lab.engine.records import Record
 from bayescore_lab.engine.tables import Cell
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
-from bayescore_lab.experiments.vision.arms import ARMS, OURS, SCALED, TRIALS, WHOLE, arm_runs, execute
+from bayescore_lab.experiments.vision.arms import (
+    ARMS,
+    OURS,
+    PRINTED_ARM,
+    SCALED,
+    TRIALS,
+    WHOLE,
+    arm_runs,
+    execute,
+)
+from bayescore_lab.experiments.vision.predictions import paired_ece, paired_nll
 from bayescore_lab.experiments.vision.table_one import METHODS, NETWORKS, SETS, cell, paper_values
 
+LEVEL = 0.05
 SMALL_SETS = ("pets", "flowers102", "dtd10")
 SMALL_NETWORKS: dict[str, dict[str, Any]] = {
     "efficientnet_lite0": {"weights": "pretrained", "freeze": 16},
     "mobilenet_v2": {"weights": "mobilenet-package", "freeze": 15},
 }
-SHARED = {"size": 96, "epochs": 10, "batch_size": 16, "draws": 30, "batchnorm": "frozen"}
+SHARED = {"size": 96, "epochs": 10, "batch_size": 16, "draws": 10, "batchnorm": "frozen"}
 SMALL: dict[str, Any] = {
-    "shared": SHARED,
+    "shared": {**SHARED, "choose_by": 500},  # to predict all of validation would cost more than to train
     "cells": [
         *({"data": data, "net": net, **own, "cost": 60.0}
           for data in SMALL_SETS for net, own in SMALL_NETWORKS.items()),
@@ -52,7 +63,7 @@ SMALL: dict[str, Any] = {
 PAPER: dict[str, Any] = {
     "shared": {**SHARED, "size": 224, "epochs": 50, "draws": 5},
     "cells": [
-        {"data": data, "net": net, "weights": "pretrained", "only": (*METHODS, SCALED, "Ours, as printed")}
+        {"data": data, "net": net, "weights": "pretrained", "only": (*METHODS, SCALED, PRINTED_ARM)}
         for data in SETS
         for net in NETWORKS
     ],
@@ -72,7 +83,8 @@ METRICS = {
 }
 NOTE = (
     "Means over seeds with 95 % t intervals. Half of the official training pictures train, the other half "
-    "chooses the epoch, one permutation per seed (the ten classes of DTD: 40, 40 and 40 per class, seed 0)."
+    "chooses the epoch (in the small profile 500 of it), one permutation per seed (the ten classes of DTD: "
+    "40, 40 and 40 per class, seed 0)."
 )
 
 
@@ -107,29 +119,6 @@ def trial_runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Seque
     ]
 
 
-def paired(ours: Records, theirs: Records) -> tuple[float, float, float] | None:
-    """Mean difference in NLL, its standard error over test pictures, and over seeds.
-
-    One test set and several seeds: the differences of every picture, averaged over the seeds, vary with the
-    pictures; the means over pictures vary with the seeds.
-    """
-    pairs = []
-    for record in ours:
-        others = [other for other in theirs if other.seed == record.seed]
-        if others and record.trace.get("log_prob") and others[0].trace.get("log_prob"):
-            one, two = (np.asarray(r.trace["log_prob"]) for r in (record, others[0]))
-            if len(one) == len(two):
-                pairs.append(two - one)  # the NLL of ours minus theirs
-    if not pairs:
-        return None
-    table = np.stack(pairs)  # (seeds, pictures)
-    examples = table.mean(0)
-    over_pictures = float(examples.std(ddof=1) / math.sqrt(len(examples)))
-    means = table.mean(1)
-    over_seeds = float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.nan
-    return float(table.mean()), over_pictures, over_seeds
-
-
 def tables(records: Records) -> list[Table]:
     found = []
     for name, chosen in places(records).items():
@@ -145,15 +134,26 @@ def tables(records: Records) -> list[Table]:
                 interval=mean_interval,
             )
         )
-    rows: list[list[Cell]] = []
-    for name, chosen in places(records).items():
-        for arm, others in chosen.arms.items():
-            difference = paired(chosen.arms[OURS], others) if OURS in chosen.arms and arm != OURS else None
-            if difference is not None:
-                rows.append([name, arm, *difference])
-    columns = ["cell", "than", "NLL of ours minus theirs", "s.e. over test pictures", "s.e. over seeds"]
-    found.append(Table("Paired differences in NLL", columns, rows, name="paired"))
+    found.append(paired_table(places(records)))
     return found
+
+
+def paired_table(cells: Mapping[str, Records]) -> Table:
+    """Ours against every other arm in every cell, paired."""
+    rows: list[list[Cell]] = []
+    for name, chosen in cells.items():
+        if OURS not in chosen.arms:
+            continue
+        for arm, others in chosen.arms.items():
+            nll, ece = (compare(chosen.arms[OURS], others) for compare in (paired_nll, paired_ece))
+            if arm != OURS and nll is not None and ece is not None:
+                rows.append([name, arm, *nll, *ece])
+    columns = ["cell", "than"]
+    for metric in ("NLL", "ECE-15"):
+        columns += [f"{metric}, ours minus theirs"]
+        columns += [f"{metric}, {word}" for word in ("s.e. over test examples", "s.e. over seeds", "p")]
+    note = "Paired by test examples and seeds; p is two-sided and counts both sources of variance."
+    return Table("Paired differences", columns, rows, name="paired", note=note)
 
 
 def figures(records: Records) -> list[Figure]:
@@ -195,6 +195,37 @@ def _at_most(metric: str, than: str, cells: int = 4) -> Criterion:
     return Criterion(words, judge)
 
 
+def not_above(ours: str, than: str, cells: Callable[[Records], Mapping[str, Records]]) -> Criterion:
+    """In no cell is the NLL of an arm above another's by more than the paired interval."""
+    words = (
+        f"In every cell the NLL of {ours} is at most that of {than}, or above it by no more than the 95 % "
+        "interval of the paired difference, with the variance over test examples and over seeds. Reproduced "
+        "if so in all cells, not if in fewer than half."
+    )
+
+    def judge(records: Records) -> Judgement:
+        held: list[str] = []
+        above: list[str] = []
+        for name, chosen in cells(records).items():
+            if ours in chosen.arms and than in chosen.arms:
+                found = paired_nll(chosen.arms[ours], chosen.arms[than])
+                if found is not None and not math.isnan(found.p):  # of one seed
+                    (held if found.mean <= 0 or found.p >= LEVEL else above).append(name)
+        seen = len(held) + len(above)
+        if not seen:
+            return Judgement(None, f"There are no pairs of {ours} and {than}.")
+        share_held = f"{len(held)} of {seen} cells"
+        verdict = REPRODUCED if not above else NOT_REPRODUCED if 2 * len(held) < seen else PARTLY
+        sentence = f"It holds in {share_held}; above in {', '.join(above) or 'none'}."
+        return Judgement(verdict, sentence, ours=share_held)
+
+    return Criterion(words, judge)
+
+
+def _frozen_places(records: Records) -> dict[str, Records]:
+    return {name: chosen for name, chosen in places(records).items() if "whole" not in name}
+
+
 TUNED = tuple(name for name in ARMS if name in TRIALS)
 
 
@@ -223,14 +254,14 @@ EXPERIMENTS = (
         methods=tuple(ARMS),
         profiles={
             "quick": Profile(seeds=1, minutes=3, settings=QUICK),
-            "small": Profile(seeds=5, minutes=720, settings=SMALL),
+            "pets": Profile(seeds=5, minutes=140, settings={**SMALL, "cells": SMALL["cells"][:2]}),
+            "small": Profile(seeds=5, minutes=490, settings=SMALL),
             "paper": Profile(seeds=5, minutes=60_000, settings=PAPER),
         },
         runs=runs,
         execute=execute,
         tables=tables,
         figures=figures,
-        axis="example",
         claims=(
             Claim("Our method consistently outperforms ADVI in NLL.", "Sec. 5.3", _at_most("nll", "ADVI")),
             Claim(
@@ -244,9 +275,9 @@ EXPERIMENTS = (
                 _at_most("nll", SCALED),
             ),
             Claim(
-                "Untuned, its NLL is at most that of the untuned plain network.",
+                "Untuned, its NLL is not above that of the untuned plain network.",
                 "not in the paper",
-                _at_most("nll", "Plain, untuned", 6),
+                not_above("Ours, untuned", "Plain, untuned", _frozen_places),
             ),
         ),
     ),
