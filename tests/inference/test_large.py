@@ -51,3 +51,10 @@ def test_the_means_of_many_coefficients_are_right_and_the_verdict_is_honest_abou
     ratio = fit.family.covariance.diagonal().sqrt() / sd
     assert 0.5 < ratio.min() < ratio.max() < 1.05
     assert fit.trust is Trust.POOR
+
+
+def test_a_method_that_the_user_names_gets_a_family_that_it_serves() -> None:
+    target = bs.targets.LogDensity(lambda x: -0.5 * x.square().sum(-1), 420)
+    for method, kind in ((bs.methods.BaM(4), "LowRankGaussian"), (bs.methods.ADVI(), "SpikedGaussian")):
+        fit = bs.fit(target, method=method, steps=2, progress=False)
+        assert type(fit.family).__name__ == kind

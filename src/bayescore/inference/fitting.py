@@ -15,7 +15,7 @@ from bayescore.inference.on_ray import call_on_ray
 from bayescore.inference.options import FitKeywords, ResumeKeywords, RunOptions
 from bayescore.inference.result import Fit, Outcome, join_stages
 from bayescore.initial.checks import check_match
-from bayescore.initial.finding import Start, make_start
+from bayescore.initial.finding import Start, default_family, make_start
 from bayescore.methods import METHODS, Method
 from bayescore.rng import check_seed
 from bayescore.targets.base import Target, as_batch
@@ -115,7 +115,10 @@ def fit_many(
         given = [None] * len(seeds) if family is None else _one_per_fit("families", family, len(seeds))
         return _automatic(targets, given, seeds, run)
     if family is None:
-        starts = [make_start(t, None, seed=s, check=run.check) for t, s in zip(targets, seeds, strict=True)]
+        starts = [
+            make_start(t, default_family(t, chosen.serves), seed=s, check=run.check)
+            for t, s in zip(targets, seeds, strict=True)
+        ]
     elif isinstance(family, Start):
         starts = [family] * len(seeds)
     else:

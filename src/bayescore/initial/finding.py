@@ -126,16 +126,17 @@ def find_start(target: Target, family: Family | None = None, *, seed: int = 0, c
     return _search(target, q0, seed, check)
 
 
-def default_family(target: Target) -> GaussianFamily:
+def default_family(target: Target, serves: Sequence[str] | None = None) -> GaussianFamily:
     """N(0, I) in the family that suits the dimension; narrower, N(0, 0.01 I), if scores are noisy.
 
+    `serves` are the families of a method that the user names; by default there is no such limit.
     The noise is largest where the scores are largest, which is far from the mode.
     """
     scale = 0.1 if target.stochastic else 1.0
     dim, dtype, device = target.dim, target.dtype, target.device
     if dim <= FULL_DIM:
         return FullGaussian.init(dim, scale=scale, dtype=dtype, device=device)
-    if dim <= SPIKED_DIM and not target.stochastic:
+    if dim <= SPIKED_DIM and not target.stochastic and (serves is None or SpikedGaussian.__name__ in serves):
         return SpikedGaussian.init(dim, RANK, scale=scale, dtype=dtype, device=device)
     if dim <= LOW_RANK_DIM:
         return LowRankGaussian.init(dim, RANK, scale=scale, dtype=dtype, device=device)
