@@ -178,7 +178,7 @@ def load_function(word: str, what: str) -> Callable[..., Any]:
         guess = nearest(name, [key for key, value in vars(module).items() if callable(value)])
         hint = f"; did you mean {guess!r}?" if guess else ""
         raise UserError(f"there is no function {name!r} in {path}{hint}")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _load(path: Path) -> ModuleType:
