@@ -296,6 +296,18 @@ def test_a_claim_counts_cells():
     assert VISION.claims[2].rule.judge(records).verdict is None
 
 
+def test_the_figure_has_a_row_per_arm_also_where_an_arm_diverged():
+    lost = of_metrics(
+        PRINTED_ARM, 0, {"reason": "diverged"}, {"data": "pets", "net": "mobilenet_v2", "freeze": 15}
+    )
+    sets = ("pets", "dtd10")
+    records = Records([lost, *(record(arm, 0, [-1.0, -2.0], data) for data in sets for arm in (OURS, PLAIN))])
+    (figure,) = vision.figures(records)
+    first, second = figure.drawing.axes
+    assert [label.get_text() for label in first.get_yticklabels()] == [PRINTED_ARM, OURS, PLAIN]
+    assert [label.get_text() for label in second.get_yticklabels()] == [OURS, PLAIN]  # other rows, own names
+
+
 def test_an_untuned_arm_may_be_above_by_chance_but_not_beyond_it():
     rng = np.random.default_rng(0)
 

@@ -27,8 +27,9 @@ from bayescore_lab.engine import (
     arm_table,
     mean_interval,
 )
-from bayescore_lab.engine.figures import captioned, panels
+from bayescore_lab.engine.figures import captioned, panels, plot_points
 from bayescore_lab.engine.records import Record
+from bayescore_lab.engine.statistics import median_range
 from bayescore_lab.engine.tables import Cell
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
 from bayescore_lab.experiments.vision.arms import (
@@ -158,14 +159,20 @@ def paired_table(cells: Mapping[str, Records]) -> Table:
 
 def figures(records: Records) -> list[Figure]:
     found = places(records)
-    drawing, axes = panels(min(3, len(found)), -(-len(found) // 3), width=3.0)
-    for ax, (name, chosen) in zip(axes, found.items(), strict=False):
-        for i, (arm, rows) in enumerate(chosen.arms.items()):
-            values = rows.values("nll", math.nan)
-            ax.plot(values, np.full(len(values), i), "o", markersize=3)
-            ax.text(1.01, i, arm, transform=ax.get_yaxis_transform(), fontsize=5, va="center")
-        ax.set(title=name, xlabel="test NLL", yticks=[])
-    return [captioned(drawing, records, title="Fine-tuned networks, test NLL")]
+    columns = min(3, len(found))
+    drawing, axes = panels(columns, -(-len(found) // 3), width=3.0)
+    before: list[str] = []
+    for number, (ax, (name, chosen)) in enumerate(zip(axes, found.items(), strict=False)):
+        points = {arm: median_range(rows.values("nll", math.inf)) for arm, rows in chosen.arms.items()}
+        c = chosen[0].config
+        printed = {v.arm: v.value for v in paper_values(c["data"], c["net"]) if v.metric == "nll"}
+        plot_points(ax, points, label="test NLL", paper=printed)
+        if number % columns and list(points) == before:  # the panel to the left has the same names
+            ax.set_yticklabels([])
+        before = list(points)
+        ax.set_title(name)
+    note = "Median over seeds, from the smallest to the largest."
+    return [captioned(drawing, records, title="Fine-tuned networks, test NLL", note=note)]
 
 
 def _at_most(metric: str, than: str, cells: int = 4) -> Criterion:
