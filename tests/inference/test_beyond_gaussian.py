@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,21 @@ def test_the_flow_is_for_those_who_need_it_and_may_have_it() -> None:
     normal = auto(bs.targets.Gaussian.random(4, seed=1))
     assert isinstance(normal.family, FullGaussian)
     assert "flow" not in " ".join(normal.notes)
+
+
+def test_a_gaussian_that_weights_could_correct_gets_a_flow_too() -> None:
+    """The scale of one coordinate depends on the other, a little: its first coordinate is N(0, 1)."""
+
+    def funnel(x: Tensor) -> Tensor:
+        return -0.5 * x[:, 0] ** 2 - 0.5 * (x[:, 1] * (-0.4 * x[:, 0]).exp()) ** 2 - 0.4 * x[:, 0]
+
+    assert auto(LogDensity(funnel, 2), effort="quick").trust is Trust.USABLE
+    fit = auto(LogDensity(funnel, 2))
+    assert isinstance(fit.family, CouplingFlow)
+    assert fit.trust is Trust.GOOD
+    x = fit.family.sample(20_000, seed=1)[:, 0]
+    assert abs(float(x.mean())) < 0.1
+    assert abs(math.log(float(x.std()))) < 0.1
 
 
 def test_a_flow_that_is_no_better_is_dropped_and_the_gaussian_stays(monkeypatch: pytest.MonkeyPatch) -> None:

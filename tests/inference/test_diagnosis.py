@@ -98,7 +98,7 @@ def test_the_grade_is_the_same_for_every_seed(target: LogDensity, trust: Trust, 
     assert all(fit.verdict.startswith(words) for fit in fits)
 
 
-def test_draws_are_added_only_while_the_grade_is_open() -> None:
+def test_draws_are_added_while_the_grade_is_open_or_weights_have_to_correct_q() -> None:
     asked = []
 
     def diagnosed(target: LogDensity) -> int:
@@ -114,6 +114,7 @@ def test_draws_are_added_only_while_the_grade_is_open() -> None:
 
     assert diagnosed(normal(0.01, 0.98)) == FIRST_DRAWS
     assert diagnosed(normal(0.1, 0.95)) == MOST_DRAWS  # a shift at the threshold
+    assert diagnosed(normal(0.4, 0.9)) == MOST_DRAWS  # weights have to correct it
 
 
 def test_resampled_draws_of_a_usable_fit_have_the_moments_of_the_target() -> None:

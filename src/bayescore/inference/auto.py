@@ -10,10 +10,9 @@
    also from dispersed ones. The q with the largest ELBO over common noise is kept.
 5. If q is not yet close to the target, proximal score matching from there: its fixed points are those of the
    ELBO. It is kept if the ELBO rises.
-6. If the diagnosis then says that weights cannot correct q (with effort="thorough": if it does not say good),
-   ADVI fits a coupling flow that begins as q itself (families/coupling.py), with gradients that vanish where
-   the flow agrees with the target. It is kept if the ELBO over fresh draws is larger by two standard errors.
-   A family that the user gives stays what it is.
+6. If the diagnosis then does not say that q itself is good, ADVI fits a coupling flow that begins as q
+   (families/coupling.py), with gradients that vanish where the flow agrees with the target. It is kept if the
+   ELBO over fresh draws is larger by two standard errors. A family that the user gives stays what it is.
 
 Noisy scores are searched by averages (initial/averaging.py). There is no search if there is no density, or
 for mixtures and flows. One method then begins at the start, and if it fails another one does:
@@ -229,7 +228,7 @@ class _AutomaticFit:
         found = best.diagnosis
         assert found is not None
         self.comparison_draws += len(found.log_ratios)
-        if not found.finite or found.good or (found.usable and effort != "thorough"):
+        if not found.finite or found.good:
             return best
         draws, steps = WARP[effort]
         method = ADVI(draws=draws, stick=True)

@@ -13,8 +13,9 @@ The errors are those of Monte Carlo. Means and standard deviations decide the gr
     usable    k-hat below 0.7, or not above it and all |(1)|, |(2)| <= 0.25     use draws resampled by w
     poor      else: weights cannot correct q, nor measure how far it is off
 So no two seeds say good and poor of one posterior whose k-hat cannot be told from 0.7.
-Draws are added, 4,000 at first and 64,000 at most, until none of the numbers that decide is within two of its
-errors of its threshold.                                                                               (4)
+Draws are added, 4,000 at first and 64,000 at most, until k-hat is not within two of its errors of its
+threshold and every |(1)| and |(2)| is below its own by two errors. A posterior that weights have to correct
+gets all draws: where q is too narrow, few draws reach the tail that is missing, and k-hat looks small. (4)
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 from bayescore.metrics.estimate import Estimate
 from bayescore.metrics.psis import smoothed_log_weights
 
-__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "Diagnosis", "Shifts", "diagnose", "quantile_shifts"]
+__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "MOST_NUMBERS", "Diagnosis", "Shifts", "diagnose", "quantile_shifts"]
 
 FIRST_DRAWS, MOST_DRAWS, GROWTH = 4000, 64_000, 4
 MOST_NUMBERS = 16_000_000  # draws times parameters
@@ -67,11 +68,11 @@ class Shifts:
         return cls(*(torch.where(fixed, 0.0, part) for part in parts))
 
     @property
-    def undecided(self) -> bool:
-        """Whether (1) or (2) of a parameter is within two errors of the limit, and none is clearly above."""
+    def small(self) -> bool:
+        """Whether (1) and (2) of all parameters are below the limit by two errors."""
         sizes = torch.cat([self.mean.abs(), self.sd.abs()])
         errors = 2 * torch.cat([self.mean_error, self.sd_error])
-        return not bool((sizes - errors > SHIFT_LIMIT).any()) and bool((sizes + errors > SHIFT_LIMIT).any())
+        return bool((sizes + errors <= SHIFT_LIMIT).all())
 
     def within(self, limit: float) -> bool:
         """Whether every shift is within a limit, up to twice its Monte Carlo error, and that is known well.
@@ -176,7 +177,7 @@ class Diagnosis:
         """(4): whether more draws could change the grade."""
         if not self.finite or self.close or not math.isfinite(self.khat.value):
             return False
-        return self.borderline or (not self.above and self.shifts is not None and self.shifts.undecided)
+        return self.borderline or (not self.above and self.shifts is not None and not self.shifts.small)
 
 
 def diagnose(

@@ -16,7 +16,14 @@ from torch import Tensor
 from bayescore.checks import check_count
 from bayescore.families.base import Family
 from bayescore.inference import storage
-from bayescore.inference.diagnosis import FIRST_DRAWS, KHAT_LIMIT, Diagnosis, Shifts, diagnose
+from bayescore.inference.diagnosis import (
+    FIRST_DRAWS,
+    KHAT_LIMIT,
+    MOST_NUMBERS,
+    Diagnosis,
+    Shifts,
+    diagnose,
+)
 from bayescore.inference.export import columns, data_of, groups, inference_data, model_of
 from bayescore.inference.history import History
 from bayescore.inference.marginals import Marginals, marginals_of
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "to_arviz", "why_no_diagnosis"]
 
+POOL = 4  # draws of q for each that is resampled
 TABLE_NUMBERS = 20_000_000  # the most draws times dimensions behind the table of parameters
 REFLECTED, REFLECTED_DIM = 10, 400  # draws whose coordinates change sign in turn, and in how many dimensions
 REFUSAL = "do not trust this approximation"
@@ -270,13 +278,14 @@ class Fit:
     def resample(self, n: int, seed: int = 0) -> Tensor:
         """n draws (n, D) closer to the target than q: draws of q, resampled by Pareto-smoothed weights Phi/q.
 
-        They are chosen with replacement from max(n, 4000) draws of q, so some are repeated. Trust them if
-        k-hat is at most 0.7.
+        They are chosen with replacement from four times as many draws of q, at least 4,000 (no more than n
+        where D is large), so some are repeated. Trust them if k-hat is at most 0.7.
         """
         check_count("n", n)
         if (reason := why_no_diagnosis(self)) is not None:
             raise ValueError(f"draws cannot be weighted: {reason}")
-        x = self.family.sample(max(n, FIRST_DRAWS), generator(seed, self.family.device, "resample"))
+        pool = max(n, FIRST_DRAWS, min(POOL * n, MOST_NUMBERS // self.family.dim))
+        x = self.family.sample(pool, generator(seed, self.family.device, "resample"))
         weights = smoothed_log_weights(self._log_ratios_at(x))[0].exp()
         if not bool(weights.isfinite().all()):
             raise ValueError("draws cannot be weighted: the log density is not finite at some draws of q")
