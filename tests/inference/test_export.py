@@ -43,7 +43,7 @@ def test_arviz_gets_the_names_and_groups_of_the_model(fit: bs.Fit) -> None:
 
 
 def test_loo_works_on_the_draws(fit: bs.Fit) -> None:
-    loo = arviz.loo(fit.to_arviz(draws=2000, resample=True))
+    loo = arviz.loo(fit.to_arviz(resample=True))
     assert -20 < loo.elpd_loo < -8
     assert loo.n_data_points == 8
 
