@@ -38,6 +38,14 @@ def narrow(dim: int = 60, count: int = 6) -> Tensor:
     return spectrum
 
 
+def test_with_as_many_directions_as_dimensions_any_gaussian_is_found_exactly() -> None:
+    target, mean, covariance = rotated(torch.logspace(-2, 2, 6, dtype=F64))
+    fit = bs.fit(target, SpikedGaussian.init(6, rank=6), CurvatureMatching(), steps=40, progress=False)
+    x = fit.family.sample(10, seed=0)
+    exact = torch.distributions.MultivariateNormal(mean, covariance).log_prob(x)
+    torch.testing.assert_close(fit.family.log_prob(x), exact, rtol=1e-9, atol=1e-9)
+
+
 @given(dim=st.integers(3, 8), seed=st.integers(0, 1000), pairs=st.integers(2, 4))
 @settings(max_examples=20)
 def test_a_step_leaves_the_exact_posterior_fixed_whatever_the_draws(dim: int, seed: int, pairs: int) -> None:

@@ -164,7 +164,7 @@ def _limited(rows: Tensor) -> Tensor:
 def _kept(q: SpikedGaussian, W: Tensor, stretch: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """U and h of the K directions that are kept; of the others the largest exp(-2 h) and their part of t.
 
-    All is done in the span B of the old U and of W, outside of which F is the diagonal.
+    In K dimensions there are no others. All is done in the span B of the old U and of W, outside of which F is the diagonal.
     """
     U = q.directions
     B = torch.linalg.qr(torch.cat([U, W], -1)).Q  # (F, D, K + R + 1)
@@ -180,7 +180,8 @@ def _kept(q: SpikedGaussian, W: Tensor, stretch: Tensor) -> tuple[Tensor, Tensor
     rest = Z.gather(-1, dropped.unsqueeze(-2).expand(*Z.shape[:-1], -1))
     left = (-2 * h.gather(-1, dropped)).exp()  # (F, R + 1)
     extra = (B @ rest).square() @ (left - 1).unsqueeze(-1)
-    return B @ chosen, h.gather(-1, kept), left.amax(-1), extra.squeeze(-1)
+    largest = left.amax(-1) if left.shape[-1] else torch.zeros_like(h[..., 0])
+    return B @ chosen, h.gather(-1, kept), largest, extra.squeeze(-1)
 
 
 def _diagonal(e: Tensor, z: Tensor, extra: Tensor) -> Tensor:
