@@ -164,7 +164,8 @@ def _limited(rows: Tensor) -> Tensor:
 def _kept(q: SpikedGaussian, W: Tensor, stretch: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """U and h of the K directions that are kept; of the others the largest exp(-2 h) and their part of t.
 
-    In K dimensions there are no others. All is done in the span B of the old U and of W, outside of which F is the diagonal.
+    In K dimensions there are no others. All is done in the span B of the old U and of W, outside of which F
+    is the diagonal.
     """
     U = q.directions
     B = torch.linalg.qr(torch.cat([U, W], -1)).Q  # (F, D, K + R + 1)
