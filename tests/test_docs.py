@@ -12,6 +12,7 @@ import pytest
 from bayescore.cli import main
 from bayescore.families import FAMILIES
 from bayescore.methods import METHODS
+from bayescore.operators import declare_vision_operators
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -94,6 +95,20 @@ def test_photo_tutorial_goes_from_a_folder_to_a_contact_sheet(run_page, tmp_path
     assert page["model"].scores["error"] < 0.4  # a guess has 2/3
     assert (tmp_path / "sheet.png").stat().st_size > 20_000
     assert (page["prediction"].classes == 1).double().mean() > 0.7
+
+
+@pytest.mark.slow
+def test_tutorial_on_texts_finds_those_that_say_two_things(run_page):
+    for package in ("tokenizers", "transformers"):
+        pytest.importorskip(package)
+    declare_vision_operators()  # transformers imports torchvision if it is there
+    page = run_page("docs/tutorials/texts.md")
+    assert page["model"].scores["nll"] < 0.5  # a guess has 0.69
+    says = ["but" in page["parts"].test.texts[i] for i in page["order"]]
+    assert all(says[:3])
+    assert not any(says[-3:])
+    clear, both = page["prediction"].entropy
+    assert clear < both
 
 
 def test_page_on_images_runs_as_it_stands(run_page):
