@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import bayescore as bs
+from bayescore.finetune.texts import TextModel, text_batches
 from bayescore.models.encoders import read_tokens, text_classifier
 
 pytest.importorskip("transformers")
@@ -83,3 +84,19 @@ def test_a_folder_that_is_no_encoder_is_named(encoder, reviews, run, lacking):
     code, said = run("train", reviews, "--net", encoder, "--epochs", "1")
     assert code == 2
     assert lacking in said.err
+
+
+def test_batches_by_length_have_little_padding_and_predictions_keep_the_order(encoder):
+    long, short = "a very very fine film", "fine film"
+    texts = bs.data.Texts((long, short) * 30, torch.tensor([1, 0] * 30), ("blame", "praise"))
+    tokens = read_tokens(encoder, 16)
+    batches = [(x["input_ids"].shape[1], y.tolist()) for x, y in text_batches(texts, tokens, 30)]
+    assert batches == [(2, [0] * 30), (5, [1] * 30)]
+    module = text_classifier(encoder, 2).eval()
+    torch.nn.init.normal_(module.head.weight)
+    model = TextModel(bs.nn.PointPosterior(module), tokens, texts.classes)
+    probs = model.predict(texts.texts).probs
+    with torch.no_grad():
+        for i, text in enumerate((long, short)):
+            alone = module(**tokens([text])).softmax(1)
+            assert torch.allclose(probs[i::2], alone.expand(30, 2), atol=1e-6)

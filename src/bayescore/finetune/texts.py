@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +100,18 @@ def train_texts(
 
 
 def text_batches(texts: Texts, tokens: Tokens, batch_size: int, seed: int | None = None) -> Batches:
-    """Batches of tokens; the texts are cut into tokens once."""
-    whole = tokens(texts.texts)
+    """Batches of tokens, in a random order from a seed, or by length; the texts are cut into tokens once."""
+    whole, y = tokens(texts.texts), texts.y
+    if seed is None:
+        order = by_length(whole)
+        whole, y = {name: rows[order] for name, rows in whole.items()}, y[order]
 
     def inputs(rows: Tensor, rng: torch.Generator | None) -> dict[str, Tensor]:  # noqa: ARG001
         mask = whole["attention_mask"][rows]
         longest = max(1, int(mask.sum(1).max()))
         return {"input_ids": whole["input_ids"][rows, :longest], "attention_mask": mask[:, :longest]}
 
-    return Batches(inputs, texts.y, batch_size, seed)
+    return Batches(inputs, y, batch_size, seed)
 
 
 @dataclass(frozen=True)
@@ -121,10 +124,17 @@ class TextModel:
 
     def predict(self, texts: list[str] | tuple[str, ...], draws: int = 30, seed: int = 0) -> ClassPrediction:
         """The prediction for texts."""
-        found: ClassPrediction = self.posterior.predict(
-            self.tokens(texts), draws, seed=seed, batch_size=AT_ONCE
-        )
-        return found
+        tokens = self.tokens(texts)
+        order = by_length(tokens)
+        ordered = {name: rows[order] for name, rows in tokens.items()}
+        found: ClassPrediction = self.posterior.predict(ordered, draws, seed=seed, batch_size=AT_ONCE)
+        back = order.argsort()
+        return replace(found, probs=found.probs[back], expected_entropy=found.expected_entropy[back])
+
+
+def by_length(tokens: dict[str, Tensor]) -> Tensor:
+    """The order of texts by their number of tokens: in batches of one length there is little padding."""
+    return tokens["attention_mask"].sum(1).argsort(stable=True)
 
 
 def load_texts(saved: SavedModel) -> TextModel:
