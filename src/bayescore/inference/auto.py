@@ -7,7 +7,8 @@
    Gaussian CurvatureMatching instead. If that failed, proximal score matching from the start.
 4. Other routes, if the search found no mode or q is far from the target: the same from the broad q0 where the
    search began, which no local peak and no density that grows without bound attracts; with effort="thorough"
-   also from dispersed ones. The q with the largest ELBO over common noise is kept.
+   also from dispersed ones. The q with the largest ELBO over common noise is kept. CurvatureMatching goes on
+   from there, with as many steps again, if its ELBO still rose at the end.
 5. If q is not yet close to the target, proximal score matching from there: its fixed points are those of the
    ELBO. It is kept if the ELBO rises.
 6. If the diagnosis then does not say that q itself is good, ADVI fits a coupling flow that begins as q
@@ -58,6 +59,7 @@ STEPS_PER_RECORD = 10  # of BaM
 FAR_SPREAD = 2.0  # nats: with a larger standard deviation of log Phi - log q another route is tried
 CURVATURE_STEPS = 80  # of CurvatureMatching, 66 score calls each
 BROAD_STEPS = 120  # of BaM from a broad q0
+RISING = 1.0  # nats of ELBO in the last quarter of CurvatureMatching's steps that ask for more steps
 DISPERSED = 3  # routes from dispersed q0, with effort="thorough"
 WARP_SPREAD = 0.5  # nats: with a smaller standard deviation of log Phi - log q no flow is asked for
 #: draws and steps of ADVI for the coupling flow
@@ -151,7 +153,7 @@ class _AutomaticFit:
             return self._finish(main)
         before = self._elbo(q0)
         best = main if self._elbo(main.family) > before - MIN_GAIN else self._restarted(q0, before)
-        best = self._other_routes(best)
+        best = self._continued(self._other_routes(best))
         if best.outcome is Outcome.INTERRUPTED:
             return self._finish(best)
         if isinstance(best.method, BaM):
@@ -191,6 +193,20 @@ class _AutomaticFit:
             if other.outcome is Outcome.INTERRUPTED:
                 break
         return best
+
+    def _continued(self, best: Fit) -> Fit:
+        """CurvatureMatching once more from where it is, with full steps, if its ELBO still rose at the end."""
+        if not isinstance(best.method, CurvatureMatching) or best.outcome is not Outcome.BUDGET:
+            return best
+        values = best.history["elbo"] if "elbo" in best.history else torch.zeros(1)
+        rising = float(values[-1] - values[3 * len(values) // 4 - 1]) > RISING
+        if self.options.effort == "quick" or not rising:
+            return best
+        more = self._stage(best.family, self.method, self.steps)
+        gain = self._elbo(more.family) - self._elbo(best.family)
+        words = f"gained {gain:.3g} nats of ELBO and were kept" if gain > 0 else "gained nothing"
+        self.notes.append(f"as many steps again {words}")
+        return more if gain > 0 or more.outcome is Outcome.INTERRUPTED else best
 
     def _restarted(self, q0: Family, before: float) -> Fit:
         """Small steps from the start, which BaM made worse; the start itself if they make it worse too."""

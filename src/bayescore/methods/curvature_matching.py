@@ -10,14 +10,15 @@ differs from I, and R + 1 further pairs, along a basis Q of what they show, meas
     F' = F S,   S = I + W diag(l^{-rho/2} - 1) W^T                                                       (3)
 The K directions in which F' differs most from its diagonal, those with the largest |h|, are kept as U and h.
 The others, W_j with the stretches exp(h_j), and what no direction holds are left to the diagonal:
-    t_i = sum_r e_ri (S M S e_r)_i / sum_r e_ri^2 + sum_j (exp(-2 h_j) - 1) W_ij^2,   s_i <- s_i t_i^{-rho/2}
-                                                                                                         (4)
-where t_i cannot be told from 1 by its noise over r, it is 1. U and h follow s, so that the covariance of wide
+    t_i = sum_r e_ri (S M S e_r)_i / sum_r e_ri^2 + sum_j (exp(-2 h_j) - 1) W_ij^2                       (4)
+    s_i <- s_i t_i^{-c_i rho'/2},   c_i = (t_i - 1)^2/((t_i - 1)^2 + 4 n_i)
+where n_i is the variance of t_i, from its noise over r. U and h follow s, so that the covariance of wide
 directions and the precision of narrow ones stay what they are: noise in t would be magnified by their ratio
 otherwise. The mean moves by a Newton step, shortened by the largest curvature that was not kept:
     m <- m + eta F' F'^T E_q s,   eta = rho / max(1, exp(-2 h_j))                                        (5)
 
-rho = trust min(1, 40/(t+1)): the schedule averages what is not Gaussian. Where there is a density, a q whose
+rho = trust min(1, 40/(t+1)): the schedule averages what is not Gaussian; rho' = trust min(1, 20/(t+1)), since
+the diagonal is noisy even for a Gaussian, until all directions are found. Where there is a density, a q whose
 ELBO over its own draws is smaller than the last one's by two standard errors is taken back, and trust falls
 to a quarter; it doubles with every q that is not. No variance grows more than fourfold in a step, and a pair
 counts as five medians at most.
@@ -46,7 +47,7 @@ __all__ = ["CurvatureMatching", "CurvatureState"]
 LEAST, MOST = 0.25, 1e4  # values of l and t that a step takes as they are
 SMALLEST = 1e-7  # exp(h) of the narrowest direction
 OUTLIER = 5.0  # medians
-FULL_STEPS = 40  # with the full rho
+FULL_STEPS, DIAGONAL_STEPS = 40, 20  # with the full rho and rho'
 FARTHEST = 1.0  # the longest step of the mean, in units of sqrt(D) standard deviations
 
 
@@ -98,8 +99,10 @@ class CurvatureMatching(Method):
             value, error = ratios.mean(-1), ratios.std(-1) / ratios.shape[-1] ** 0.5
         worse = value < state.value - 2 * (error.square() + state.error.square()).sqrt()
         trust = torch.where(worse, state.trust / 4, (2 * state.trust).clamp_max(1.0))
-        rho = (trust * min(1.0, FULL_STEPS / (state.step + 1)))[..., None, None]
-        moved = self._moved(q, oracle, streams, e, y, g.mean(-2, keepdim=True), rho).flat()
+        rho, slow = (
+            trust[..., None, None] * min(1.0, count / (state.step + 1)) for count in (FULL_STEPS, DIAGONAL_STEPS)
+        )
+        moved = self._moved(q, oracle, streams, e, y, g.mean(-2, keepdim=True), rho, slow).flat()
         kept = worse.unsqueeze(-1)
         new = CurvatureState(
             family=q.from_flat(torch.where(kept, state.anchor, moved)),
@@ -121,6 +124,7 @@ class CurvatureMatching(Method):
         y: Tensor,
         gradient: Tensor,
         rho: Tensor,
+        slow: Tensor,
     ) -> SpikedGaussian:
         """q after (2) to (5)."""
         Q = torch.linalg.qr(torch.nan_to_num(torch.cat([y - e, gradient], -2)).mT).Q  # (F, D, R + 1)
@@ -133,7 +137,7 @@ class CurvatureMatching(Method):
         stretch = (l.rsqrt() - 1).unsqueeze(-2)
         z = y + (e @ W * stretch) @ (Z.mT @ MQ)
         z = z + (z @ W * stretch) @ W.mT  # S M S e
-        new = _rescaled(new, -0.5 * rho.squeeze(-1) * _diagonal(e, z, extra))  # (4)
+        new = _rescaled(new, -0.5 * slow.squeeze(-1) * _diagonal(e, z, extra))  # (4)
         ahead = new.stretched(q.stretched(gradient, -1.0) * (new.sd / q.sd).unsqueeze(-2), 1.0)  # F'^T E s
         far = ahead.norm(dim=-1, keepdim=True) / (FARTHEST * q.dim**0.5)
         eta = rho / torch.maximum(left[..., None, None], far).clamp_min(1.0)
@@ -186,13 +190,14 @@ def _kept(q: SpikedGaussian, W: Tensor, stretch: Tensor) -> tuple[Tensor, Tensor
 
 
 def _diagonal(e: Tensor, z: Tensor, extra: Tensor) -> Tensor:
-    """log t of (4), from R rows e and z = S M S e: zero where it cannot be told from noise."""
+    """c log t of (4), from R rows e and z = S M S e."""
     weight = e.square().mean(-2)
     excess = (e * (z - e)).mean(-2) / weight
     residual = e * (z - e) - excess.unsqueeze(-2) * e.square()
     noise = residual.square().mean(-2) / (e.shape[-2] * weight.square())
     excess = excess + extra
-    trusted = (1 - 4 * noise / excess.square().clamp_min(torch.finfo(e.dtype).tiny)).clamp_min(0)
+    size = excess.square()
+    trusted = size / (size + 4 * noise).clamp_min(torch.finfo(e.dtype).tiny)
     return trusted * (1 + excess).clamp(LEAST, MOST).log()
 
 
