@@ -195,7 +195,7 @@ class _AutomaticFit:
         return best
 
     def _continued(self, best: Fit) -> Fit:
-        """CurvatureMatching once more from where it is, with full steps, if its ELBO still rose at the end."""
+        """CurvatureMatching once more from where it is, with full steps, if its ELBO still rose."""
         if not isinstance(best.method, CurvatureMatching) or best.outcome is not Outcome.BUDGET:
             return best
         values = best.history["elbo"] if "elbo" in best.history else torch.zeros(1)

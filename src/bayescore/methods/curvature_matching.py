@@ -100,7 +100,8 @@ class CurvatureMatching(Method):
         worse = value < state.value - 2 * (error.square() + state.error.square()).sqrt()
         trust = torch.where(worse, state.trust / 4, (2 * state.trust).clamp_max(1.0))
         rho, slow = (
-            trust[..., None, None] * min(1.0, count / (state.step + 1)) for count in (FULL_STEPS, DIAGONAL_STEPS)
+            trust[..., None, None] * min(1.0, count / (state.step + 1))
+            for count in (FULL_STEPS, DIAGONAL_STEPS)
         )
         moved = self._moved(q, oracle, streams, e, y, g.mean(-2, keepdim=True), rho, slow).flat()
         kept = worse.unsqueeze(-1)
