@@ -134,13 +134,22 @@ def test_totals_of_numbers_that_are_not_finite_are_not_finite_and_pass_in_silenc
     assert found[1].isnan().all()
 
 
-def test_options_that_stay_the_same_are_spread_once() -> None:
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_options_are_spread_over_the_weights_of_their_tensors_and_written_where_they_change(
+    on_cpu: bool,
+) -> None:
     _, opt = trained("proximal")
     (bucket,) = opt._gathered(list(opt._members()))
-    first = bucket.spread("x", [(1.0, float(i), float(i)) for i in range(len(bucket.sizes))])
-    second = bucket.spread("x", [(2.0, float(i), float(i) + 1) for i in range(len(bucket.sizes))])
+    bucket.segments._on_cpu = on_cpu  # otherwise as on a GPU
     owner = torch.arange(len(bucket.sizes)).repeat_interleave(torch.tensor(bucket.sizes)).float()
+    rows = [(1.0, float(i), float(i), 3.0) for i in range(len(bucket.sizes))]
+    first = list(bucket.spread("x", rows))
+    versions = [column._version for column in first]
+    for a, b in zip(first, (1.0, owner, owner, 3.0), strict=True):
+        assert torch.equal(a, torch.as_tensor(b))
+    second = bucket.spread("x", [(2.0, float(i), 7.0, float(i) + 1) for i in range(len(bucket.sizes))])
+    for a, b in zip(second, (2.0, owner, 7.0, owner + 1), strict=True):
+        assert torch.equal(a, torch.as_tensor(b))
     assert second[1] is first[1]
-    for found, wanted in ((first, (1.0, owner, owner)), (second, (2.0, owner, owner + 1))):
-        assert all(torch.equal(a, torch.as_tensor(b)) for a, b in zip(found, wanted, strict=True))
+    assert second[1]._version == versions[1]
     assert float(bucket.spread("y", [(0.5,)])[0]) == 0.5

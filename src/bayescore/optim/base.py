@@ -40,11 +40,12 @@ A subclass defines its rule (rules/), its state and its options:
 from __future__ import annotations
 
 import inspect
+import operator
 import warnings
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -86,7 +87,6 @@ from bayescore.optim.losses import LOSSES, mean_sentence
 from bayescore.optim.noise import (
     Noise,
     counter_key,
-    counter_normal,
     generator_normal,
     stream_names,
     uses_counter,
@@ -248,6 +248,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._versions: dict[Tensor, tuple[int, int]] = {}
         self._used: dict[Tensor, tuple[int, int]] = {}  # versions of the gradients of the last step
         self._buckets: list[Bucket] = []
+        self._bucketed: list[Tensor] = []  # the weights in the buckets
         self._kernels: dict[Any, Kernel] = {}
         self._generators: dict[torch.device, torch.Generator] = {}
         self._summed = True  # whether the state may have running sums
@@ -494,12 +495,13 @@ class BayesianOptimizer(torch.optim.Optimizer):
         """The trained tensors; with `frozen`, also those that were trained before they were frozen; with
         `empty`, also those without elements, which have nothing to train but a place in a checkpoint."""
         number = -1
+        state, versions = self.state, self._versions
         for group in self.param_groups:
             for position, p in enumerate(group["params"]):
                 number += 1
-                if (p.numel() or empty) and (p.requires_grad or (frozen and "mean" in self.state[p])):
-                    member = Member(number, group, position, p, self.state[p])
-                    if not self._open and self._versions.get(p) != version(p):
+                if (p.numel() or empty) and (p.requires_grad or (frozen and "mean" in state[p])):
+                    member = Member(number, group, position, p, state[p])
+                    if not self._open and versions.get(p) != version(p):
                         self._synchronise(member)
                     yield member
 
@@ -549,10 +551,10 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def _gathered(self, members: list[Member]) -> list[Bucket]:
         """The members in buckets; the buckets of the last call if they are still current."""
-        found = [m.weight for bucket in self._buckets for m in bucket.members]
-        same = len(found) == len(members) and {id(w) for w in found} == {id(m.weight) for m in members}
+        weights = [m.weight for m in members]
+        same = len(weights) == len(self._bucketed) and all(map(operator.is_, weights, self._bucketed))
         if not same or not all(bucket.is_current for bucket in self._buckets):
-            self._buckets = make_buckets(members)
+            self._buckets, self._bucketed = make_buckets(members), weights
         return self._buckets
 
     # -- noise -------------------------------------------------------------------------------------------
@@ -568,18 +570,16 @@ class BayesianOptimizer(torch.optim.Optimizer):
             return bucket.noise[1]
         pair, sign = draw // 2, 1.0 - 2.0 * (draw % 2)
         names = stream_names((seed, step, pair), [m.number for m in bucket.members])
-        counters = [uses_counter(self._size, m.weight.numel()) for m in bucket.members]
-        if bucket.is_large and counters[0]:
+        counter = uses_counter(self._size, bucket.members[0].weight.numel())  # that of the only large one
+        if bucket.is_large and counter:
             return counter_key(like, names[0], sign, bucket.parts[0])
         if like.device not in self._generators:
             self._generators[like.device] = torch.Generator(device=like.device)
         eps, rng = torch.empty_like(like), self._generators[like.device]
-        rows = zip(eps.split_with_sizes(bucket.sizes), names, counters, bucket.parts, strict=True)
-        for numbers, name, counter, part in rows:
+        parts = eps.split_with_sizes(bucket.sizes)
+        for numbers, name, part in zip(parts, names, bucket.parts, strict=True):
             if part is None:
                 generator_normal(numbers, name, sign, rng)
-            elif counter:
-                numbers.copy_(counter_normal(counter_key(like, name, sign, part), numbers))
             else:  # a small tensor, or one of a small network
                 whole = like.new_empty(part.shape)
                 generator_normal(whole, name, sign, rng)
@@ -607,7 +607,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
             check_processes_agree(self.param_groups)
             self._compared = True
         self._reshard()
-        self._collect_last()
+        if self._head["taken"] > self._head["collected"]:
+            self._collect_last()
         with self._processes.raising_together() if first and self._processes else nullcontext():
             members = list(self._members())
         buckets = self._gathered(members)
@@ -624,13 +625,16 @@ class BayesianOptimizer(torch.optim.Optimizer):
                 for bucket in buckets:
                     self._write_draw(bucket)
             torch.clear_autocast_cache()  # it holds low-precision copies of weights that have just changed
-            counted = backward_calls(weights if counting else ())
-            if counting and self._processes is not None:
-                counted = losses_seen()  # FSDP2 may add up gradients before a weight sees them
+            counted: AbstractContextManager[Mapping[int, int]] = nullcontext({})
+            if counting:  # FSDP2 may add up gradients before a weight sees them
+                counted = backward_calls(weights) if self._processes is None else losses_seen()
+            self._updated.clear()
+            self._bad = 0
+            updating = self._head["update_in_backward"]
             with (
-                self._in_backward(buckets),
+                self._in_backward(buckets) if updating else nullcontext(),
                 counted as calls,
-                self._finding_modules(),
+                nullcontext() if self._processes is None else self._finding_modules(),
                 self.usage.block(self._head),
             ):
                 yield
@@ -645,7 +649,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
     @contextmanager
     def _finding_modules(self) -> Iterator[None]:
         """Find the FSDP2 modules that run in the block, and let them gather the weights that were drawn."""
-        if self._processes is None or self._modules:
+        if self._modules:
             yield
             return
         weights = {id(p) for group in self.param_groups for p in group["params"]}
@@ -720,32 +724,29 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._note_versions(bucket)
 
     def _note_versions(self, bucket: Bucket) -> None:
-        for member in bucket.members:
-            self._versions[member.weight] = version(member.weight)
+        self._versions.update((m.weight, version(m.weight)) for m in bucket.members)
 
     def _check_gradients(self, members: list[Member], calls: int) -> None:
         """Check the block's gradients; with `accumulate` above 1, average them over its backward calls."""
-        reached = [m for m in members if m.weight.grad is not None]
+        reached = [(m, g) for m in members if (g := m.weight.grad) is not None]
         if not reached:
             raise RuntimeError(
                 "no gradient reached any parameter inside sample(); call loss.backward() inside the block "
                 "(for a forward pass with drawn weights use opt.posterior(model).sample_())"
             )
-        for member in reached:
-            if member.weight.grad is not None and member.weight.grad.layout != torch.strided:
+        for member, g in reached:
+            if g.layout != torch.strided:
                 raise TypeError(
                     "a gradient is sparse, and the posterior is over all weights; use Embedding(sparse=False)"
                 )
-            if member.group["accumulate"] > 1 and member.weight.grad is not None:
-                member.weight.grad.div_(min(member.group["accumulate"], calls))
+            if member.group["accumulate"] > 1:
+                g.div_(min(member.group["accumulate"], calls))
         self._count("taken", 1)
 
     @torch.no_grad()
     def _collect_last(self) -> None:
         """Move the last block's gradient from `.grad` into the sums."""
         draw = self._head["taken"] - 1
-        if draw < self._head["collected"]:
-            return
         if self._head["update_in_backward"]:
             raise RuntimeError(
                 "update_in_backward=True makes one draw per step; call step() before the next sample()"
@@ -822,7 +823,12 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard gradients, and, outside of a block, the draws since the last step too."""
-        super().zero_grad(set_to_none)
+        if set_to_none:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+        else:
+            super().zero_grad(set_to_none)
         if self._head["taken"] and not self._open:
             self._forget()
 
@@ -921,8 +927,8 @@ class BayesianOptimizer(torch.optim.Optimizer):
             self._summed = False
         for group in self.param_groups:
             group["taken"] = group["collected"] = 0
-        weights = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
-        self._used = {p: gradient_version(p.grad) for p in weights if p.grad is not None}
+        weights = (p for group in self.param_groups for p in group["params"])
+        self._used = {p: gradient_version(g) for p in weights if (g := p.grad) is not None}
         self._count("step", 1)
 
     def _average(self) -> None:
@@ -976,11 +982,6 @@ class BayesianOptimizer(torch.optim.Optimizer):
     @contextmanager
     def _in_backward(self, buckets: list[Bucket]) -> Iterator[None]:
         """With update_in_backward, update large tensors as soon as their gradients are complete."""
-        self._updated.clear()
-        self._bad = 0
-        if not self._head["update_in_backward"]:
-            yield
-            return
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise RuntimeError(
                 "update_in_backward=True would use gradients before the other processes' are added; "

@@ -25,6 +25,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,7 +119,7 @@ class Bucket:
         self.lengths = self.like.new_tensor([float(m.weight.numel()) for m in members])
         self.segments = Segments(self.sizes, self.like.device)
         self._numbers: dict[float, Tensor] = {}
-        self._tables: dict[str, tuple[list[tuple[float, ...]], list[Tensor]]] = {}
+        self._tables: dict[str, tuple[list[tuple[float, ...]], list[Tensor]]] = {}  # see `spread`
         self._weights = [m.local.detach() for m in self.members]
         #: noise of small tensors, kept from the draw to the step that uses it, as (key, noise)
         self.noise: tuple[Any, Tensor] | None = None
@@ -194,23 +195,23 @@ class Bucket:
     def spread(self, name: str, rows: Sequence[Sequence[float]]) -> list[Tensor]:
         """The columns of a table with a row per member: each has a number per weight, or one for all.
 
-        Columns that are the same as in the last table of this name are not made again.
+        They are written over those of the last table of this name, and only where numbers have changed.
         """
         columns = list(zip(*rows, strict=True))
-        old, found = self._tables.get(name, ([()] * len(columns), [self.like] * len(columns)))
-        changed = [i for i, column in enumerate(columns) if column != old[i]]
-        if not changed:
-            return found
-        alike = [i for i in changed if len(set(columns[i])) == 1]
-        apart = [i for i in changed if i not in alike]
-        numbers = [columns[i][0] for i in alike] + [number for i in apart for number in columns[i]]
-        table = torch.tensor(numbers, dtype=self.like.dtype, device=self.like.device)  # one transfer to a GPU
-        new = list(table[: len(alike)].unbind())
-        if apart:
-            new += self.segments.repeat(table[len(alike) :].view(len(apart), -1)).unbind()
-        known = dict(zip(alike + apart, new, strict=True))
-        found = [known.get(i, column) for i, column in enumerate(found)]
-        self._tables[name] = columns, found
+        if name not in self._tables:
+            nothing = self.like.new_empty(0)
+            self._tables[name] = [()] * len(columns), [nothing] * len(columns)
+        known, found = self._tables[name]
+        for i, column in enumerate(columns):
+            if column != known[i]:
+                known[i], alike = column, column.count(column[0]) == len(column)
+                shape = () if alike else self.like.shape
+                if found[i].shape != shape:
+                    found[i] = self.like.new_empty(shape)
+                if alike:
+                    found[i].fill_(column[0])
+                else:
+                    self.segments.fill(found[i], column)
         return found
 
     def spread_table(self, table: Tensor) -> tuple[Tensor, ...]:
@@ -272,6 +273,7 @@ class Segments:
         self._lengths = torch.tensor(sizes, device=device)
         self._on_cpu = device.type == "cpu"
         self._starts = np.cumsum(self.sizes) - self.sizes
+        self._slices = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
         self._empty = not self.sizes.all()
 
     @functools.cached_property
@@ -285,6 +287,15 @@ class Segments:
         if self._on_cpu:
             return torch.from_numpy(np.repeat(table.numpy(), self.sizes, axis=1))
         return table.contiguous().index_select(1, self._owners)
+
+    def fill(self, out: Tensor, numbers: Sequence[float]) -> None:
+        """Write a number per part into a flat tensor, as often as the part has weights."""
+        if self._on_cpu:
+            values = out.numpy()
+            for part, number in zip(self._slices, numbers, strict=True):
+                values[part] = number
+        else:
+            out.copy_(out.new_tensor(numbers).index_select(0, self._owners))
 
     def totals(self, terms: Terms) -> Tensor:
         """The totals of terms over the parts, (parts, terms)."""

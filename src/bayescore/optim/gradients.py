@@ -56,7 +56,13 @@ def finite(parts: Sequence[Tensor]) -> bool:
     for part in parts:
         if part.numel():
             extremes.setdefault((part.dtype, part.device), []).extend(part.aminmax())
-    return all(abs(x) < LARGEST for found in extremes.values() for x in torch.stack(found).tolist())
+    rows = (_as_numbers(found) for found in extremes.values())
+    return all(abs(x) < LARGEST for row in rows for x in row)
+
+
+def _as_numbers(tensors: Sequence[Tensor]) -> list[float]:
+    """Tensors of one number each; on a GPU they are waited for once."""
+    return [float(x) for x in tensors] if tensors[0].is_cpu else torch.stack(tuple(tensors)).tolist()
 
 
 def gradient_scale(optimizer: torch.optim.Optimizer, draws: int) -> float | None:

@@ -166,7 +166,8 @@ class ProximalScore(BayesianOptimizer):
     def _learn_all(self, told: Told) -> None:
         """The numbers of the tensors and of the network after an update."""
         device = told[0][1].device
-        found = torch.cat([table.to(device) for _, table in told]).tolist()  # waits for a GPU once
+        tables = [table.to(device) for _, table in told]
+        found = (tables[0] if len(tables) == 1 else torch.cat(tables)).tolist()  # waits for a GPU once
         rows = iter(found)
         for bucket, _ in told:
             lr = self._rate(bucket.group)

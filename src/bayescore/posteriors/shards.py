@@ -51,7 +51,7 @@ def _is_sharded(kind: type) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process holds, in the same memory; of a plain tensor, itself."""
-    return tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor._local_tensor if _is_sharded(type(tensor)) else tensor  # type: ignore[attr-defined]
 
 
 def local_gradient(weight: Tensor) -> Tensor | None:
