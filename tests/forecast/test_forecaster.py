@@ -252,3 +252,15 @@ def test_a_level_beyond_the_table_widens_like_a_normal():
     x, outputs = torch.randn(1, 4, 1), torch.zeros(1, 1, 1, 1)
     inner, outer = (found.interval(level, outputs, x)[1] for level in (0.99, 0.999))
     assert float(outer / inner) == pytest.approx(3.2905 / 2.5758, rel=1e-3)
+
+
+def test_the_expected_error_has_the_spread_over_draws_and_the_noise():
+    rng = torch.Generator().manual_seed(0)
+    outputs = torch.randn(6, 9, 3, 2, generator=rng, dtype=torch.float64)
+    x, y = torch.randn(9, 5, 2, generator=rng), torch.randn(9, 3, 2, generator=rng, dtype=torch.float64)
+    found = calibrate("conformal", outputs, x.double(), y)
+    u = (outputs.var(0, correction=0) + found.sd(x.double()).square()).sqrt()
+    centre, place = outputs.mean(0), LEVELS.index(0.8)
+    low, high = found.interval(0.8, outputs, x.double())
+    assert torch.allclose(centre - found.table[place] * u, low, atol=1e-12)
+    assert torch.allclose(centre + found.table[place] * u, high, atol=1e-12)

@@ -32,6 +32,32 @@ def small(**changes: int) -> Koopa:
     return Koopa(2, 24, 12, **options).double().eval()
 
 
+def split(model: Koopa, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(2)"""
+    spectrum = torch.fft.rfft(r, dim=1).masked_fill(model.kept.view(1, -1, 1), 0)
+    var = torch.fft.irfft(spectrum, n=model.context, dim=1)
+    return r - var, var
+
+
+def as_written(model: Koopa, x: torch.Tensor) -> torch.Tensor:
+    """The network by (1) to (5), block by block and layer by layer."""
+    level = x.detach().mean(1, keepdim=True)
+    scale = (x.detach().var(1, keepdim=True, correction=0) + 1e-5).sqrt()
+    r, y = (x - level) / scale, 0.0
+    segments = -(-model.context // model.segment)
+    missing = segments * model.segment - model.context
+    for k in model.maps:
+        inv, var = split(model, r)
+        y = y + model.invariant_decoder(k(model.invariant_encoder(inv.transpose(1, 2)))).transpose(1, 2)
+        rows = torch.cat((var[:, model.context - missing :], var), 1)
+        z = model.variant_encoder(rows.reshape(len(x), segments, -1))
+        rebuilt, ahead = advance(z, -(-model.horizon // model.segment))
+        y = y + model.variant_decoder(ahead).reshape(len(x), -1, model.channels)[:, : model.horizon]
+        if k is not model.maps[-1]:
+            r = r - model.variant_decoder(rebuilt).reshape(len(x), -1, model.channels)[:, missing:]
+    return y * scale + level
+
+
 @pytest.mark.parametrize(("name", "size"), SIZES.items())
 def test_a_benchmark_network_has_the_published_number_of_weights(name, size):
     with torch.device("meta"):
@@ -93,9 +119,43 @@ def test_the_filter_separates_the_frequencies_that_it_was_taught():
     fast = 0.1 * torch.sin(2 * torch.pi * 11 * t / 48)
     model.learn_frequencies([(slow + fast).view(1, 48, 1).repeat(2, 1, 1)])
     assert model.kept.nonzero().flatten().tolist() == [3, 7]
-    inv, var = model._split((slow + fast).view(1, 48, 1))
-    assert torch.allclose(inv.flatten(), slow, atol=1e-12)
-    assert torch.allclose(var.flatten(), fast, atol=1e-12)
+    waves = model._waves(torch.float64)
+    assert torch.allclose(waves @ (waves.T @ (slow + fast)), slow, atol=1e-12)
+
+
+@pytest.mark.parametrize(("context", "alpha"), [(24, 1.0), (25, 1.0), (24, 0.3), (24, 0.01)])
+def test_the_filter_by_waves_is_the_filter_by_fourier_transforms(context, alpha):
+    model = Koopa(1, context, 8, segment=8, alpha=alpha, dynamic_dim=4, hidden=4).double()
+    r = torch.randn(context, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    waves = model._waves(torch.float64)
+    inv, _ = split(model, r.view(1, -1, 1))
+    assert torch.allclose(waves @ (waves.T @ r), inv.flatten(), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"layers": 3, "hidden": 16, "dynamic_dim": 4},
+        {"layers": 3, "hidden": 3, "dynamic_dim": 16, "blocks": 1},
+        {"segment": 5, "alpha": 0.5},
+        {"alpha": 0.01},
+    ],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_products_in_a_cheaper_order_are_the_network_as_its_equations_read(changes, training):
+    """Under the same stream, dropout has the same masks in both."""
+    model = Koopa(3, 24, 12, **{"dynamic_dim": 6, "hidden": 5, "dropout": 0.3} | changes).double()
+    model.train(training)
+    x = torch.randn(7, 24, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).cumsum(1)
+    inputs = [x.requires_grad_(), *model.parameters()]
+    found = []
+    for forward in (model, lambda x: as_written(model, x)):
+        torch.manual_seed(5)
+        out = forward(x)
+        found.append([out, *torch.autograd.grad(out.square().mean(), inputs)])
+    for fast, written in zip(*found, strict=True):
+        assert torch.allclose(fast, written, rtol=1e-7, atol=1e-9)
 
 
 def test_frequencies_are_learned_from_all_batches_alike():

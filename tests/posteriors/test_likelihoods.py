@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy import special
 from torch import Tensor, distributions
 from torch.nn import functional as F
 
@@ -16,6 +17,7 @@ from bayescore.posteriors.likelihoods import (
     Likelihood,
     Poisson,
     as_likelihood,
+    normal_cdf,
 )
 
 
@@ -89,3 +91,10 @@ def test_likelihoods_come_by_name_or_callable() -> None:
         as_likelihood(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="noise"):
         bnn.likelihoods.Gaussian(-1.0)
+
+
+def test_the_normal_distribution_function_is_true_in_both_tails():
+    z = torch.linspace(-30, 10, 4001, dtype=torch.float64)
+    assert torch.allclose(normal_cdf(z), torch.from_numpy(special.ndtr(z.numpy())), rtol=1e-12, atol=0)
+    z = torch.linspace(-10, 10, 4001)
+    assert torch.allclose(normal_cdf(z), torch.from_numpy(special.ndtr(z.numpy())), rtol=1e-4, atol=0)

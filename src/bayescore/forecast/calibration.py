@@ -18,7 +18,7 @@ Between the levels of the table Q is interpolated, and beyond the last it grows 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bayescore.checks import unknown_name
 from bayescore.metrics.forecasts import LEAST_NOISE, fit_noise
-from bayescore.posteriors.likelihoods import Likelihood
+from bayescore.posteriors.likelihoods import Likelihood, normal_cdf
 from bayescore.posteriors.prediction import ValuePrediction
 
 __all__ = ["CALIBRATIONS", "Calibration", "calibrate", "window_scale"]
@@ -62,21 +62,27 @@ class Calibration:
 
     def quantile(self, q: float, outputs: Tensor, x: Tensor) -> Tensor:
         """The q-quantiles (n, H, C) of forecasts (S, n, H, C)."""
-        if not 0 < q < 1:
-            raise ValueError(f"q must lie in (0, 1); got {q}")
-        if self.table is None:
-            mixture = ValuePrediction(len(outputs), outputs, _Noise(self.sd(x)))
-            return mixture.quantile(q)
-        centre = outputs.mean(0)
-        u = (outputs.var(0, correction=0) + self.sd(x).square()).sqrt()  # (2)
-        sign = 1.0 if q >= 0.5 else -1.0
-        return centre + sign * self._reach(abs(2 * q - 1)).to(outputs) * u  # (3)
+        return self._quantiles((q,), outputs, x)[0]
 
     def interval(self, level: float, outputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """The central intervals with probability `level`."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie in (0, 1); got {level}")
-        return self.quantile((1 - level) / 2, outputs, x), self.quantile((1 + level) / 2, outputs, x)
+        low, high = self._quantiles(((1 - level) / 2, (1 + level) / 2), outputs, x)
+        return low, high
+
+    def _quantiles(self, probabilities: Sequence[float], outputs: Tensor, x: Tensor) -> list[Tensor]:
+        for q in probabilities:
+            if not 0 < q < 1:
+                raise ValueError(f"q must lie in (0, 1); got {q}")
+        if self.table is None:
+            mixture = ValuePrediction(len(outputs), outputs, _Noise(self.sd(x)))
+            return [mixture.quantile(q) for q in probabilities]
+        centre = outputs.mean(0)
+        u = _expected_error(outputs, centre, self.sd(x))
+        signs = [1.0 if q >= 0.5 else -1.0 for q in probabilities]
+        reaches = [self._reach(abs(2 * q - 1)).to(outputs) for q in probabilities]
+        return [centre + sign * reach * u for sign, reach in zip(signs, reaches, strict=True)]  # (3)
 
     def _reach(self, level: float) -> Tensor:
         """Q of (3) at any level, (H, C)."""
@@ -119,17 +125,26 @@ def calibrate(kind: str, outputs: Tensor, x: Tensor, y: Tensor) -> Calibration:
     _check_kind(kind)
     if kind == "single":
         return Calibration(kind, fit_noise(outputs, y).cpu())
-    distance = (y - outputs.mean(0)).abs()
+    centre = outputs.mean(0)
+    distance = (y - centre).abs()
     power = min(POWERS, key=lambda g: _laplace_nll(distance, window_scale(x, g)))
     noise = fit_noise(outputs, y, by_step=True, by_column=True, scale=window_scale(x, power)).cpu()
     plain = Calibration("noise", noise, power)
     if kind == "noise":
         return plain
-    u = (outputs.var(0, correction=0) + plain.sd(x).square()).sqrt()
+    u = _expected_error(outputs, centre, plain.sd(x))
     scores = (distance / u).sort(0).values  # (n, H, C)
     count = len(scores)
     ranks = [min(count, math.ceil(level * (count + 1))) - 1 for level in LEVELS]
     return Calibration(kind, noise, power, scores[ranks].cpu())  # (3)
+
+
+def _expected_error(outputs: Tensor, centre: Tensor, noise: Tensor) -> Tensor:
+    """u of (2), from draws (S, n, H, C), their mean and the noise k s."""
+    total = torch.zeros_like(centre)
+    for row in outputs:  # several times faster than torch's variance along a first dimension
+        total += (row - centre).square()
+    return (total / len(outputs) + noise.square()).sqrt()
 
 
 def _laplace_nll(distance: Tensor, scale: Tensor) -> float:
@@ -159,4 +174,4 @@ class _Noise(Likelihood):
         return self.sd.square().expand_as(outputs)
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return torch.special.ndtr((y - outputs) / self.sd)
+        return normal_cdf((y - outputs) / self.sd)

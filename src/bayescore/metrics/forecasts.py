@@ -72,7 +72,7 @@ def _expected_distance(m: Tensor, sd: Tensor) -> Tensor:
     safe = torch.where(sd > 0, sd, 1.0)
     z = m / safe
     density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
-    found = 2 * safe * density + m * (2 * torch.special.ndtr(z) - 1)
+    found = 2 * safe * density + m * torch.erf(z * math.sqrt(0.5))  # 2 Phi(z) - 1 = erf(z/sqrt 2)
     return torch.where(sd > 0, found, m.abs())
 
 

@@ -7,11 +7,16 @@ A window x (L, C) of L steps and C channels becomes a forecast y (S, C). Per win
     m = mean x,   s = sqrt(var x + 1e-5),   r_1 = (x - m)/s       m and s carry no gradient            (1)
 With G, the frequencies that are strongest in the training windows, a Fourier filter splits a residual r:
     r = inv + var,   var = irfft(rfft(r) with the frequencies of G set to zero)                           (2)
-G holds the int(alpha (L//2 + 1)) largest of mean |rfft(x)| over training windows and channels. Block b adds
-the forecasts of its two parts and passes on what the second did not explain:
+G holds the int(alpha (L//2 + 1)) largest of mean |rfft(x)| over training windows and channels. With the
+cosines and sines of G as orthonormal columns of U (a sine that is zero is a column of zeros), (2) is
+    c = U' r,   inv = U c,   var = r - inv                                                                (2')
+Block b adds the forecasts of its two parts and passes on what the second did not explain:
     y <- y + I_b(inv) + V(var),   r_{b+1} = r_b - backcast of V(var)                                      (3)
 Time-invariant part, per channel, with a d x d matrix K_b that is orthogonal at first:
     I_b(inv) = decoder(K_b encoder(inv)),   encoder: L -> d,   decoder: d -> S                            (4)
+Between the last activation h of the encoder and the first of the decoder all is linear: with the last layer
+of the encoder (E, e) and the first of the decoder (D, f), the product in whatever order is cheapest of
+    D K_b E h + D K_b e + f                                                                               (4')
 Time-variant part: F = ceil(L/seg) segments of seg steps are encoded as z_1, ..., z_F in R^d, and the map
 from each to the next is found by least squares for this window alone. With X = (z_1, ..., z_{F-1}) and
 Y = (z_2, ..., z_F) as rows:
@@ -20,7 +25,8 @@ Y = (z_2, ..., z_F) as rows:
 with eps the rounding of a number, so that features of rank less than F-1 have a finite K.
 Two segments need no solver:
     z_2 K = (z_1 . z_2)/|z_1|^2 z_2,   backcast: decoder(z_1, z_2)                                        (7)
-At the end the window's level and scale return: y <- s y + m. All blocks share encoders and decoders.
+All blocks share encoders and decoders, so that the last layer of a decoder runs once for the forecasts of all
+blocks, on the sum of its inputs. At the end the window's level and scale return: y <- s y + m.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bayescore.checks import check_count, check_number, unknown_name
 
@@ -162,17 +169,26 @@ class Koopa(nn.Module):
         self._check(x)
         with torch.no_grad():
             level = x.mean(1, keepdim=True)  # (B, 1, C)
-            scale = (x.var(1, keepdim=True, unbiased=False) + LEVEL_GUARD).sqrt()
+            scale = ((x - level).square().mean(1, keepdim=True) + LEVEL_GUARD).sqrt()
+            waves = self._waves(x.dtype)  # (L, 2 |G|)
         r = (x - level) / scale  # (1)
-        forecast = torch.zeros((), dtype=x.dtype, device=x.device)
+        (first, last), (begin, end) = _ends(self.invariant_encoder), _ends(self.invariant_decoder)
+        filtered = first.weight @ waves  # the first layer for c instead of inv
+        invariant = variant = torch.zeros((), dtype=x.dtype, device=x.device)
         for block, layer in enumerate(self.maps):
-            inv, var = self._split(r)
-            features = layer(self.invariant_encoder(inv.transpose(1, 2)))  # (B, C, d)
-            invariant = self.invariant_decoder(features).transpose(1, 2)  # (4), (B, S, C)
-            backcast, variant = self._variant(var, backcast=block + 1 < len(self.maps))
-            forecast = forecast + invariant + variant  # (3)
+            assert isinstance(layer, nn.Linear)
+            c = r.transpose(1, 2) @ waves  # (2'), (B, C, 2 |G|)
+            var = r - (c @ waves.T).transpose(1, 2)
+            h = _between(self.invariant_encoder, functional.linear(c, filtered, first.bias))
+            h = _composed(h, last, layer, begin)  # (4')
+            invariant = invariant + _between(self.invariant_decoder, h)  # (B, C, hidden)
+            backcast, ahead = self._variant(var, backcast=block + 1 < len(self.maps))
+            variant = variant + ahead
             if backcast is not None:
-                r = r - backcast
+                r = r - backcast  # (3)
+        forecast = _summed(end, invariant, len(self.maps)).transpose(1, 2)  # (B, S, C)
+        steps = _summed(_ends(self.variant_decoder)[1], variant, len(self.maps))
+        forecast = forecast + steps.reshape(len(x), -1, self.channels)[:, : self.horizon]
         return forecast * scale + level
 
     def _check(self, x: Tensor) -> None:
@@ -182,26 +198,60 @@ class Koopa(nn.Module):
                 f"got {tuple(x.shape)}"
             )
 
-    def _split(self, r: Tensor) -> tuple[Tensor, Tensor]:
-        """The time-invariant and the time-variant part of a series (2)."""
-        spectrum = torch.fft.rfft(r, dim=1)
-        spectrum = spectrum.masked_fill(self.kept.view(1, -1, 1), 0)
-        var = torch.fft.irfft(spectrum, n=self.context, dim=1)
-        return r - var, var
+    def _waves(self, dtype: torch.dtype) -> Tensor:
+        """U of (2'), (L, 2 |G|)."""
+        length = self.context
+        frequency = self.kept.to(torch.uint8).topk(self.kept_count).indices  # (|G|,)
+        t = torch.arange(length, device=frequency.device)
+        angle = (t[:, None] * frequency % length).to(dtype) * (2 * math.pi / length)
+        single = (2 * frequency % length) == 0  # frequency 0, and the last of an even length, have no sine
+        size = (2 / length) ** 0.5
+        cosine = (angle.cos() * size).where(~single, angle.cos() * length**-0.5)
+        return torch.cat((cosine, (angle.sin() * size).masked_fill(single, 0)), 1)
 
     def _variant(self, var: Tensor, *, backcast: bool) -> tuple[Tensor | None, Tensor]:
-        """Backcast (if it is asked for) and forecast of the time-variant part (5)."""
+        """Backcast (if it is asked for) and, before the last layer, forecast of the time-variant part (5)."""
         batch, segments = len(var), math.ceil(self.context / self.segment)
         missing = segments * self.segment - self.context
         if missing:  # whole segments: the last steps are repeated in front
             var = torch.cat((var[:, -missing:], var), 1)
         z = self.variant_encoder(var.reshape(batch, segments, self.segment * self.channels))  # (B, F, d)
         rebuilt, ahead = advance(z, math.ceil(self.horizon / self.segment), rebuild=backcast)
-        steps = self.variant_decoder(ahead).reshape(batch, -1, self.channels)[:, : self.horizon]
+        decoder = self.variant_decoder
+        hidden = _between(decoder, decoder[0](ahead))
         if rebuilt is None:
-            return None, steps
-        past = self.variant_decoder(rebuilt).reshape(batch, -1, self.channels)
-        return past[:, missing:], steps
+            return None, hidden
+        past = decoder(rebuilt).reshape(batch, -1, self.channels)
+        return past[:, missing:], hidden
+
+
+def _ends(layers: nn.Sequential) -> tuple[nn.Linear, nn.Linear]:
+    """The first and the last layer of an encoder or decoder."""
+    first, last = layers[0], layers[-1]
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+    return first, last
+
+
+def _between(layers: nn.Sequential, h: Tensor) -> Tensor:
+    """All but the first and the last of some layers."""
+    for part in itertools.islice(layers, 1, len(layers) - 1):
+        h = part(h)
+    return h
+
+
+def _composed(h: Tensor, *layers: nn.Linear) -> Tensor:
+    """Linear layers one after the other (4'), (B, C, outputs)."""
+    product = torch.linalg.multi_dot([h.flatten(0, 1), *(layer.weight.T for layer in layers)])
+    offset = layers[0].bias
+    for layer in layers[1:]:
+        offset = layer(offset)
+    return (product + offset).unflatten(0, h.shape[:2])
+
+
+def _summed(layer: nn.Linear, total: Tensor, count: int) -> Tensor:
+    """The sum of a linear layer's outputs for `count` inputs, of which `total` is the sum."""
+    return functional.linear(total, layer.weight, count * layer.bias)
 
 
 def advance(z: Tensor, steps: int, *, rebuild: bool = True) -> tuple[Tensor | None, Tensor]:

@@ -52,7 +52,7 @@ def plot_forecast(
         order = ["history", "median", *(_band(level) for level in sorted(BANDS)), "what came"]
         labels = [label for label in order if label in drawn]
         handles = [drawn[label] for label in labels]
-        figure.legend(handles, labels, loc="outside lower left", ncols=len(labels))
+        figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), columnspacing=1.4)
     return figure
 
 
@@ -129,7 +129,7 @@ def plot_horizon_calibration(result: Backtest) -> Figure:
         right.plot(steps, result.mse_by_step.numpy(), color=LINE)
         right.set(
             xlabel="steps ahead",
-            ylabel="mean squared error, training variance = 1",
+            ylabel="mean squared error (in variances)",
             title="How far off is the mean?",
         )
         right.set_ylim(bottom=0)

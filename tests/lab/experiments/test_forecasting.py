@@ -89,6 +89,8 @@ def test_intervals_hold_what_they_say_when_the_model_is_right():
     found = sums.means()
     assert found["coverage_80"] == pytest.approx(0.8, abs=0.02)
     assert found["calibrated_80"] == pytest.approx(0.8, abs=0.02)
+    level = stats.norm.cdf((y[2000:] - f[:, 2000:]) / sums.noise.many).mean(0)
+    assert found["coverage_80"] == ((level >= 0.1) & (level <= 0.9)).mean()
     assert found["mse"] == pytest.approx(float((f[:5, 2000:].mean(0) - y[2000:]).square().mean()))
     assert found["mse_30"] < found["mse"]
 
