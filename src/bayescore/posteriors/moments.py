@@ -11,7 +11,7 @@ distribution and density at r = m / s, ReLU has E f = m F + s p, E f^2 = (m^2 + 
 and other activations are integrated by Gauss-Hermite quadrature.
 
 With one hidden layer, (1) to (3) are exact: its units are independent, and normal. Behind it they are
-neither. Without the covariances (C diagonal), standard deviations come out 6 to 34 % too small with two or
+neither. Without the covariances (C diagonal), standard deviations come out 4 to 34 % too small with two or
 three hidden layers (docs/uses.md), so they are kept, at the price of a (width, width) matrix for every row.
 """
 
