@@ -74,7 +74,9 @@ def propagate(posterior: GaussianPosterior, x: Any) -> Any:
         for rows in inputs.args[0].split(max(1, AT_ONCE // width**2)):
             found.append(_outputs(*_propagated(layers, weights, rows)))
     outputs = torch.cat(found, 1)
-    return prediction_from_outputs(outputs.to(next(iter(posterior.mean.values())).dtype), posterior.likelihood)
+    return prediction_from_outputs(
+        outputs.to(next(iter(posterior.mean.values())).dtype), posterior.likelihood
+    )
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
