@@ -1,4 +1,5 @@
-"""Uses beyond predicting: acquisition against enumeration, pruning by a known order, exported programs."""
+"""Uses beyond predicting: acquisition against enumeration, pruning by a known order, exported programs,
+moments against draws."""
 
 from __future__ import annotations
 
@@ -157,3 +158,74 @@ def test_the_mean_network_is_exported_as_it_predicts():
 def test_a_predictor_of_something_without_draws_of_weights_is_refused():
     with pytest.raises(TypeError, match="holds draws of a posterior of weights; got an Ensemble"):
         bnn.Predictor(bnn.Ensemble([gaussian()]))
+
+
+def onnx_session(module, x, path):
+    pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnxscript")
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the exported network")
+    rows = torch.export.Dim("rows", min=2)
+    shapes = (({0: rows},),) if isinstance(module, bnn.Predictor) else ({0: rows},)
+    torch.onnx.export(module, (x,), path, dynamic_shapes=shapes, dynamo=True, verbose=False)
+    session = runtime.InferenceSession(path)
+    return lambda inputs: session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch's exporter warns of torch
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])
+def test_a_predictor_in_onnx_gives_the_predictions_of_its_posterior(likelihood, tmp_path):
+    posterior, x = gaussian(likelihood), torch.randn(6, 3)
+    served = onnx_session(bnn.Predictor(posterior, draws=7, seed=3), x, tmp_path / "net.onnx")
+    for inputs in (x, torch.randn(9, 3)):
+        expected = posterior.predict(inputs, 7, seed=3)
+        wanted = [expected.mean, expected.std] if likelihood == "gaussian" else [expected.probs]
+        for found, value in zip(served(inputs), wanted, strict=True):
+            torch.testing.assert_close(torch.tensor(found), value)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_the_mean_network_in_onnx_predicts_as_it_does_here(tmp_path):
+    posterior, x = gaussian(), torch.randn(6, 3)
+    with posterior.mean_() as net, torch.no_grad():
+        (found,) = onnx_session(net, x, tmp_path / "mean.onnx")(x)
+        torch.testing.assert_close(torch.tensor(found), net(x))
+
+
+def test_moments_of_a_linear_layer_are_exact():
+    posterior, x = gaussian("gaussian", nn.Linear(3, 2)), torch.randn(6, 3)
+    found = bnn.propagate(posterior, x)
+    mean, sd = posterior.mean, posterior.sd
+    variance = x.square() @ sd["weight"].square().T + sd["bias"].square()
+    torch.testing.assert_close(found.mean, x @ mean["weight"].T + mean["bias"])
+    torch.testing.assert_close(found.epistemic_std, variance.sqrt())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU])
+@pytest.mark.parametrize("hidden", [1, 2])
+def test_propagated_moments_are_those_of_many_draws(activation, hidden):
+    torch.manual_seed(0)
+    layers = [layer for _ in range(hidden) for layer in (nn.LazyLinear(16), activation(), nn.Dropout())]
+    net = nn.Sequential(nn.Flatten(), *layers, nn.LazyLinear(2))
+    x = torch.randn(6, 1, 3)
+    net(x)
+    posterior = gaussian("gaussian", net)
+    found, drawn = bnn.propagate(posterior, x), posterior.predict(x, 20_000)
+    assert ((found.mean - drawn.mean).abs() < 0.04 * drawn.epistemic_std).all()
+    torch.testing.assert_close(found.epistemic_std, drawn.epistemic_std, rtol=0.03, atol=0)
+
+
+def test_propagated_class_probabilities_are_those_of_many_draws():
+    posterior, x = gaussian(), torch.randn(6, 3)
+    torch.testing.assert_close(
+        bnn.propagate(posterior, x).probs, posterior.predict(x, 20_000).probs, rtol=0, atol=0.005
+    )
+
+
+def test_moments_stop_at_a_module_that_they_cannot_pass():
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    with pytest.raises(TypeError, match="the network has a LayerNorm: use"):
+        bnn.propagate(gaussian(net=net), torch.randn(6, 3))
+    with pytest.raises(TypeError, match="propagated for a Gaussian posterior; got a DrawsPosterior"):
+        bnn.propagate(*small())
+    with pytest.raises(ValueError, match="first layer takes 3 columns"):
+        bnn.propagate(gaussian(), torch.randn(6, 5))

@@ -28,6 +28,7 @@ from bayescore.posteriors import (
     acquire,
     fit_laplace,
     likelihoods,
+    propagate,
     pruned,
     select,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "likelihoods",
     "load_state",
     "memory_estimate",
+    "propagate",
     "pruned",
     "save_state",
     "select",

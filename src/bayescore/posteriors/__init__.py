@@ -11,6 +11,7 @@ from bayescore.posteriors.ensemble import Ensemble
 from bayescore.posteriors.family import FamilyPosterior
 from bayescore.posteriors.gaussian import GaussianPosterior
 from bayescore.posteriors.laplace import LaplacePosterior, fit_laplace
+from bayescore.posteriors.moments import propagate
 from bayescore.posteriors.point import PointPosterior
 from bayescore.posteriors.prediction import ClassPrediction, Prediction, ValuePrediction
 from bayescore.posteriors.predictor import Predictor
@@ -39,6 +40,7 @@ __all__ = [
     "acquire",
     "fit_laplace",
     "likelihoods",
+    "propagate",
     "pruned",
     "select",
 ]

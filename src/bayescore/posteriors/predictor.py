@@ -47,12 +47,13 @@ class Predictor(nn.Module):
             raise TypeError(f"a Predictor holds draws of a posterior of weights; got {instead(posterior)}")
         check_count("draws", draws)
         with posterior.mean_() as model:
-            self.model = copy.deepcopy(without_parallel(model)).eval().requires_grad_(False)
+            self.model = copy.deepcopy(without_parallel(model)).requires_grad_(False)
         self.likelihood = copy.deepcopy(frozen(posterior.likelihood))
         self.names = list(posterior.names)
         drawn = [posterior.draw(seed, i) for i in range(draws)]
         for i, name in enumerate(self.names):
             self.register_buffer(f"draws_{i}", torch.stack([each[name] for each in drawn]))
+        self.eval()
 
     def forward(self, *args: Tensor, **named: Tensor) -> Any:
         stacked = {name: self.get_buffer(f"draws_{i}") for i, name in enumerate(self.names)}
