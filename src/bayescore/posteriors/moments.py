@@ -11,8 +11,8 @@ distribution and density at r = m / s, ReLU has E f = m F + s p, E f^2 = (m^2 + 
 and other activations are integrated by Gauss-Hermite quadrature.
 
 With one hidden layer, (1) to (3) are exact: its units are independent, and normal. Behind it they are
-neither. Without the covariances (C diagonal), standard deviations come out 4 to 34 % too small with two or
-three hidden layers (docs/uses.md), so they are kept, at the price of a (width, width) matrix for every row.
+neither. Without the covariances (C diagonal), standard deviations come out too small from two hidden layers
+on, so they are kept, at the price of a (width, width) matrix for every row.
 """
 
 from __future__ import annotations
@@ -115,14 +115,18 @@ def _weights(posterior: GaussianPosterior) -> dict[nn.Module, tuple[Tensor, Tens
 
 def _propagated(layers: list[nn.Module], weights: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (n, K) and covariance (n, K, K) of the outputs."""
-    mean, cov = x, None
+    mean: Tensor = x
+    cov: Tensor | None = None  # of the inputs
     for layer in layers:
-        if isinstance(layer, nn.Flatten):
-            mean = layer(mean)
-        elif isinstance(layer, nn.Linear):
+        if isinstance(layer, nn.Linear):
             mean, cov = _linear(weights[layer], mean.double(), cov)
-        elif not isinstance(layer, NOTHING):
+        elif isinstance(layer, NOTHING):
+            continue
+        elif cov is None or isinstance(layer, nn.Flatten):
+            mean = layer(mean)
+        else:
             mean, cov = _activation(layer, mean, cov)
+    assert cov is not None  # a posterior has weights
     return mean, cov
 
 
