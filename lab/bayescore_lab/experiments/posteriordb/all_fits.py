@@ -54,6 +54,7 @@ def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
             "family": type(found.family).__name__,
             "khat": diagnosis.khat.value,
             "elbo": diagnosis.elbo.value,
+            "advice": next((note for note in found.notes if "write the non-centred form" in note), ""),
             **errors(found, name),
         }
         yield RunOutcome(run, metrics, found.score_calls, seconds=seconds)
