@@ -7,6 +7,7 @@ is the largest error of a mean, in reference sds, and of a log sd, against long 
     weighted error  of draws that are weighted in the same way for all, by Pareto-smoothed Phi/q
 and the ELBO over 40,000 draws. Scores are counted, values of the density (of weights, of a diagnosis, of the
 ELBOs on Pathfinder's way) are told apart, and seconds are not compared: a callback costs a peer more than us.
+Every posterior is a profile.
 """
 
 from __future__ import annotations
@@ -187,6 +188,10 @@ EXPERIMENT = Experiment(
         "quick": Profile(1, 4, {"posteriors": ["sblrc-blr"]}),
         "shared": Profile(2, 60, {"posteriors": list(POSTERIORS)}),
         "paper": Profile(5, 900, {}),
+        **{
+            name.lower().replace("_", "-"): Profile(5, 20, {"posteriors": [name]})
+            for name in (*POSTERIORS, *MODELS)
+        },
     },
     runs=runs,
     execute=Imported("bayescore_lab.experiments.posteriordb.peers_fits:execute"),
