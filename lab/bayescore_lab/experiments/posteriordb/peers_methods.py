@@ -40,7 +40,7 @@ from bayescore_lab.experiments.posteriordb.peers_density import (
 
 __all__ = ["PEERS", "Approximation"]
 
-RATES = (0.01, 0.03, 0.1)
+RATES = (0.03, 0.1, 0.3)
 FLOW_RATES = (0.001, 0.003, 0.01)
 POOL = 40_000  # draws of q, and of all paths together
 TRIAL_DRAWS = 2000  # over which trials are compared
