@@ -41,7 +41,7 @@ from bayescore_lab.bench.jax_methods import Array, Density, gaussian_of_path
 from bayescore_lab.bench.jax_worker import ONE_THREAD
 from bayescore_lab.bench.posteriordb_densities import log_density
 
-__all__ = ["answer"]
+__all__ = ["Advi", "answer", "guided", "svi_runner"]
 
 RATES = (0.01, 0.03, 0.1, 0.3)
 PARTICLES = (1, 16)
@@ -100,8 +100,8 @@ def numpyro_runs(
 ) -> Iterator[Found]:
     """SVI with every budget and seed."""
     jax, jnp = import_module("jax"), import_module("jax.numpy")
-    model, guide = _guided(density, dim)
-    svis = {particles: _svi(model, guide, particles) for particles in PARTICLES}
+    model, guide = guided(density, dim)
+    svis = {particles: _gaussians(svi_runner(model, guide, particles)) for particles in PARTICLES}
     step_seconds = {particles: _step_seconds(run) for particles, run in svis.items()}
     densities = jax.jit(jax.vmap(density))
 
@@ -131,8 +131,10 @@ def numpyro_runs(
             yield Found(seed, budget, seconds, particles * n, mean, factor, setting)
 
 
-def _guided(density: Density, dim: int) -> tuple[Callable[[], None], Any]:
-    """The density as a model, and its guide, set up."""
+def guided(
+    density: Density, dim: int, name: str = "AutoMultivariateNormal"
+) -> tuple[Callable[[], None], Any]:
+    """The density as a model, and a guide of NumPyro's for it, set up."""
     jax, numpyro, infer = (import_module(name) for name in ("jax", "numpyro", "numpyro.infer"))
     distributions, optax = import_module("numpyro.distributions"), import_module("optax")
 
@@ -140,15 +142,15 @@ def _guided(density: Density, dim: int) -> tuple[Callable[[], None], Any]:
         flat = distributions.ImproperUniform(distributions.constraints.real_vector, (), (dim,))
         numpyro.factor("log_density", density(numpyro.sample("x", flat)))
 
-    guide = infer.autoguide.AutoMultivariateNormal(model)
+    guide = getattr(infer.autoguide, name)(model)
     infer.SVI(model, guide, optax.adam(0.01), infer.Trace_ELBO()).init(jax.random.key(0))
     return model, guide
 
 
-def _svi(
+def svi_runner(
     model: Callable[[], None], guide: Any, particles: int
-) -> Callable[[int, float, int], tuple[Array, Array]]:
-    """Seed, learning rate and number of steps to mean and factor; one compilation serves all of them."""
+) -> Callable[[int, float, int], dict[str, Any]]:
+    """Seed, learning rate and number of steps to parameters; one compilation serves all of them."""
     jax, infer, optax = (import_module(name) for name in ("jax", "numpyro.infer", "optax"))
     loss = infer.Trace_ELBO(num_particles=particles)
 
@@ -158,14 +160,23 @@ def _svi(
 
         svi = infer.SVI(model, guide, optax.adam(schedule), loss)
         state = jax.lax.fori_loop(0, steps, lambda _, state: svi.stable_update(state)[0], svi.init(key))
-        found = svi.get_params(state)
-        return found["auto_loc"], found["auto_scale_tril"]
+        return svi.get_params(state)
 
     compiled = jax.jit(run)
 
+    def call(seed: int, rate: float, steps: int) -> dict[str, Any]:
+        found: dict[str, Any] = jax.tree.map(np.asarray, compiled(jax.random.key(seed), rate, steps))
+        return found
+
+    return call
+
+
+def _gaussians(run: Callable[[int, float, int], dict[str, Any]]) -> Callable[..., tuple[Array, Array]]:
+    """Mean and factor instead of parameters."""
+
     def call(seed: int, rate: float, steps: int) -> tuple[Array, Array]:
-        mean, factor = compiled(jax.random.key(seed), rate, steps)
-        return np.asarray(mean), np.asarray(factor)
+        found = run(seed, rate, steps)
+        return found["auto_loc"], found["auto_scale_tril"]
 
     return call
 
@@ -270,14 +281,17 @@ MODELS: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
 }
 
 
-class _Advi:
-    """A compiled step of full-rank ADVI with one optimizer; `reset` takes it back to its start."""
+class Advi:
+    """A compiled step of ADVI, full-rank by default, with one optimizer; `reset` takes it back to its start.
 
-    def __init__(self, name: str, data: Mapping[str, Any], rate: Any) -> None:
+    `declare` writes the model, given PyMC. The optimizer is PyMC's default, or Adam with a shared rate.
+    """
+
+    def __init__(self, declare: Callable[[Any], None], rate: Any, method: str = "FullRankADVI") -> None:
         pm = import_module("pymc")
         with pm.Model() as model:
-            MODELS[name](pm, data)
-            self.approx = pm.FullRankADVI(random_seed=0)
+            declare(pm)
+            self.approx = getattr(pm, method)(random_seed=0)
         self.names = [value.name for value in model.value_vars]
         options = {} if rate is None else {"obj_optimizer": pm.adam(learning_rate=rate)}
         self.rate = rate
@@ -290,6 +304,12 @@ class _Advi:
         for place, (variable, value) in enumerate(zip(self.shared, self.start, strict=True)):
             random = isinstance(value, np.random.Generator)
             variable.set_value(np.random.default_rng([seed, place]) if random else np.array(value))
+
+    def steps(self, seed: int, count: int) -> None:
+        """So many steps from the start."""
+        self.reset(seed)
+        for _ in range(count):
+            self.step()
 
     def run(self, seed: int, budget: float) -> tuple[float, int, float]:
         """Steps for `budget` seconds: the seconds, the steps and the loss at the end."""
@@ -318,7 +338,11 @@ def pymc_runs(
 ) -> Iterator[Found]:
     """Full-rank ADVI with every budget and seed."""
     shared = import_module("pytensor").shared
-    default, adam = _Advi(name, data, None), _Advi(name, data, shared(RATES[0]))
+
+    def declare(pm: Any) -> None:
+        MODELS[name](pm, data)
+
+    default, adam = Advi(declare, None), Advi(declare, shared(RATES[0]))
     for budget in budgets:
         trials: dict[float | None, float] = {None: default.run(TUNING_SEED, budget)[2]}
         for rate in RATES:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
 import pytest
+import torch
 
+from bayescore.families import FullGaussian
+from bayescore.targets import Gaussian
 from bayescore_lab.engine import Run
 from bayescore_lab.engine.records import Record, Records
 from bayescore_lab.experiments.posteriordb import noisy_default_fits
@@ -31,6 +35,19 @@ def judged(claim: int, records: list[Record]) -> str | None:
 def test_the_grid_is_every_posterior_at_both_noise_levels() -> None:
     grid = EXPERIMENT.runs({}, range(5), EXPERIMENT.methods)
     assert len(grid) == len(POSTERIORS) * 2 * 2 * 5
+
+
+def test_a_q_that_cannot_be_solved_with_has_no_elbo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noisy_default_fits, "_target", lambda name: Gaussian.random(3, seed=0))
+    mean = torch.zeros(3, dtype=torch.float64)
+    factor = torch.eye(3, dtype=torch.float64)
+    assert noisy_default_fits._elbo("a", FullGaussian(mean, factor)) > -1e3
+    factor[1:, 0] = 1e20
+    factor[2, 1] = 1e20
+    broken = FullGaussian(mean, factor)
+    x = broken.sample(100, seed=0)
+    assert broken.log_prob(x).mean() < -1e20  # -4 but for rounding
+    assert noisy_default_fits._elbo("a", broken) == -math.inf
 
 
 def test_the_worst_seed_counts_against_the_exact_fit() -> None:

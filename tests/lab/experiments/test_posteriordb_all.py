@@ -140,6 +140,15 @@ def test_centred_models_are_judged_by_the_spread_of_their_elbo() -> None:
     assert judged(3, [record("a", 0, grade="GOOD")]) is None
 
 
+def test_advice_must_be_given_on_every_seed() -> None:
+    said = [record(CENTRED[0], seed, grade="POOR", advice="write it") for seed in range(2)]
+    silent = record(CENTRED[1], 0, grade="POOR", advice="")
+    assert judged(4, said) == "reproduced"
+    assert judged(4, [*said, silent]) == "partly"
+    assert judged(4, [record("a", 0, grade="GOOD", advice="")]) is None
+    assert judged(4, [record(CENTRED[0], 0, grade="POOR")]) is None
+
+
 def test_the_table_has_a_row_per_posterior() -> None:
     records = Records([record("a", seed, grade=grade) for seed, grade in enumerate(("GOOD", "USABLE"))])
     table, references_table = EXPERIMENT.tables(records)
@@ -151,6 +160,7 @@ def test_a_run_records_the_word_of_the_fit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(all_fits, "target_of", lambda name: Gaussian.random(3, seed=1))
     (outcome,) = all_fits.execute([Run("auto", 0, {"posterior": "a"})])
     assert outcome.metrics["grade"] == "GOOD"
+    assert outcome.metrics["advice"] == ""
     assert "mean_error" not in outcome.metrics
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bayescore.inference.export import columns
 from bayescore.inference.fitting import fit
@@ -28,7 +29,7 @@ from bayescore_lab.experiments.posteriordb.all_models import HEAVY, THOROUGH
 from bayescore_lab.experiments.posteriordb.models import MODELS
 from bayescore_lab.experiments.posteriordb.references import reference, tail_index
 
-__all__ = ["errors", "execute"]
+__all__ = ["draw_errors", "errors", "execute", "target_of"]
 
 DRAWS = 10_000
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
@@ -53,6 +54,7 @@ def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
             "family": type(found.family).__name__,
             "khat": diagnosis.khat.value,
             "elbo": diagnosis.elbo.value,
+            "advice": next((note for note in found.notes if "write the non-centred form" in note), ""),
             **errors(found, name),
         }
         yield RunOutcome(run, metrics, found.score_calls, seconds=seconds)
@@ -68,12 +70,19 @@ def target_of(name: str) -> Target:
 
 def errors(found: Fit, name: str) -> dict[str, Any]:
     """(1) and (2), where there is a reference and draws can be weighted."""
-    known = _known(found.target, name)
     assert found.diagnosis is not None
-    if known is None or not found.diagnosis.finite:
+    assert found.target is not None
+    if _known(found.target, name) is None or not found.diagnosis.finite:
         return {}
-    assert isinstance(found.target, PosteriorDB | Stan)
-    ours = columns(found.target.to_posterior(found.resample(DRAWS))["posterior"])
+    return draw_errors(found.target, name, found.resample(DRAWS))
+
+
+def draw_errors(target: Target, name: str, draws: Tensor) -> dict[str, Any]:
+    """(1) and (2) of draws (n, D) on the unconstrained space, where there is a reference."""
+    if (known := _known(target, name)) is None:
+        return {}
+    assert isinstance(target, PosteriorDB | Stan)
+    ours = columns(target.to_posterior(draws)["posterior"])
     places = [i for i, name in enumerate(known["names"]) if name in ours]
     x = torch.stack([ours[known["names"][i]] for i in places], -1)  # (n, K)
     true = {
@@ -95,7 +104,7 @@ def errors(found: Fit, name: str) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=2)
-def _known(target: Target | None, name: str) -> dict[str, Any] | None:
+def _known(target: Target, name: str) -> dict[str, Any] | None:
     """The reference by the keys of references.json, or None."""
     if name in MODELS:
         return reference(name)

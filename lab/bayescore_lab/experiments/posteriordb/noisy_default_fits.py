@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from bayescore.families.base import Family
+from bayescore.families.full import FullGaussian
 from bayescore.inference.fitting import fit, fit_many
 from bayescore.inference.result import Fit
 from bayescore.initial.finding import default_family
@@ -25,6 +26,7 @@ __all__ = ["execute"]
 RATES = (0.003, 0.01, 0.03, 0.1)
 PILOTS, PILOT_SEEDS, PILOT_SHARE = 2, 1000, 0.4  # pilots run a part of the steps, schedules included
 DRAWS = 20_000
+CONSISTENT = 1.0  # nats between two values of the entropy of q
 SEARCH_SHARE, RESERVE = 0.4, 0.15  # of the calls: the search, and what a second run may take
 
 
@@ -80,10 +82,19 @@ def _target(name: str) -> PosteriorDB:
 
 
 def _elbo(name: str, q: Family) -> float:
+    """Over common noise; -inf where it is not finite, or where q is too ill-conditioned for its own density.
+
+    The mean of log q over draws of a Gaussian q is -entropy up to about sqrt(D / (2 DRAWS)). A factor whose
+    entries differ by tens of orders of magnitude cannot be solved with, and log q is then anything.
+    """
     if not q.flat().isfinite().all():
         return -math.inf
     with torch.no_grad():
         value = float(ELBO(DRAWS, seed=1)(q, _target(name)))
+        if isinstance(q, FullGaussian):
+            x = q.sample(DRAWS, seed=1)
+            if not abs(float(q.log_prob(x).mean() + q.entropy())) < CONSISTENT:
+                return -math.inf
     return value if math.isfinite(value) else -math.inf
 
 
