@@ -145,8 +145,8 @@ def test_mistakes_are_named():
 
 
 @pytest.mark.parametrize(
-    "method", ["sgd", "adamw", pytest.param("proximal", marks=pytest.mark.slow)]
-)  # fmt: skip
+    "method", ["sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("adamw", "proximal"))]
+)
 def test_forecast_is_within_15_percent_of_the_measured_peak(method):
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, method], capture_output=True, text=True, check=True, timeout=300

@@ -48,7 +48,9 @@ def test_a_run_that_ends_before_the_precision_has_moved_says_so() -> None:
     assert "of its initial value is left" in opt.status
 
 
-@pytest.mark.parametrize(("shell", "enough"), [("calibrated", 1500), ("bam", 2000)])
+@pytest.mark.parametrize(
+    ("shell", "enough"), [("calibrated", 1500), pytest.param("bam", 2000, marks=pytest.mark.slow)]
+)
 def test_a_few_weights_that_are_far_behind_are_seen(shell: str, enough: int) -> None:
     """Two of twenty inputs are weak: their sds have a long way to go, which a mean over weights hides."""
     rng = torch.Generator().manual_seed(0)
@@ -90,6 +92,7 @@ def test_squared_gradients_stand_in_where_the_score_is_too_noisy() -> None:
     assert "squared gradients" in opt.status
 
 
+@pytest.mark.slow
 def test_bam_as_published_is_narrowed_by_batches_and_pairs_of_batches_are_not() -> None:
     """On one batch, (1) of rules/bam.py without gbar fixes s_i sum_j E[A_ij^2] s_j = 1, A the batch's."""
     spread = 1 + (2 + DIM - 1) / 32  # second moment of a row of X_B^T X_B/B for standard normal X
@@ -101,6 +104,7 @@ def test_bam_as_published_is_narrowed_by_batches_and_pairs_of_batches_are_not() 
     assert right.abs().max() < 0.15
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_slow_to_return_keeps_the_precision_from_counting_as_learned() -> None:
     """The inner loop narrows q while the mean travels, 77 sds for one weight; it is 11 % off at the end."""
     sd, _, opt = run("descent", 3000, 10)
