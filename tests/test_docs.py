@@ -233,6 +233,19 @@ def test_local_links_lead_somewhere(page):
             assert (page.parent / link).exists(), link
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_lists_and_tables_begin_where_both_the_site_and_other_readers_see_them(page):
+    lines = re.sub(r"```.*?```", "", page.read_text(), flags=re.S).splitlines()
+    inside = False  # of a list
+    for before, line in zip(["", *lines], lines, strict=False):
+        item = re.match(r" *([-*]|\d+\.) ", line)
+        if item or line.startswith("|"):
+            assert not before.strip() or inside or before.startswith("|"), line
+        if inside and not before.strip() and line.startswith(" "):
+            assert line.startswith("    ") or item, line  # the site takes less for the end of the list
+        inside = bool(item) or (inside and (not line.strip() or line.startswith(" ") or bool(before.strip())))
+
+
 def test_every_page_with_python_is_run_by_a_test():
     beside = {"networks.md", "networks-reference.md", "stan.md", "evidence.md"}  # by tests of their subjects
     here = set(re.findall(r'run_page\("([^"]+)"\)', Path(__file__).read_text()))

@@ -81,6 +81,8 @@ def test_the_noise_is_a_number_learned_or_given() -> None:
     assert Gaussian("learned").noise_sd == 1.0
     assert Gaussian(0.25).noise_sd == pytest.approx(0.25)
     assert Gaussian([0.25, 4.0]).noise_sd == pytest.approx([0.25, 4.0])
+    said = [Gaussian(noise).status for noise in (1.0, "learned", [0.25, 4.0])]
+    assert said == ["noise fixed at 1", "noise 1", ""]
     with pytest.raises(ValueError, match="one for each output"):
         Gaussian([1.0, -1.0])
 

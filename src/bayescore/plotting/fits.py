@@ -196,7 +196,7 @@ def legend_handles(colour: str, dim: int, *, target: bool = True) -> list[Any]:
 
 
 def _name(i: int) -> str:
-    return f"theta[{i}]"
+    return f"theta[{i + 1}]"
 
 
 def _evaluate(log_density: Callable[[Tensor], Tensor], window: Window) -> Grid:

@@ -144,10 +144,17 @@ def train_table(
             "bent": rows.bent,
         },
         model.classes or [model.target],
-        {name: value for name, value in asdict(s).items() if name != "network"},
+        _recorded(rows.settings or s, count),
         evaluate(prediction, answers),
     )
     return TrainedTable(description, model, prediction, answers, [*parts.train.notes, *notes])
+
+
+def _recorded(s: RowSettings, classes: int) -> dict[str, Any]:
+    """The settings that say something of a table's model, whose validation rows are given."""
+    without = ["network", "early_stopping", "validation_fraction", "options", *["noise"] * (classes > 0)]
+    found = {name: value for name, value in asdict(s).items() if name not in without and value is not None}
+    return {**found, **s.options}
 
 
 def _numbers(columns: list[Column], table: Table) -> tuple[Floats, NDArray[Any]]:
