@@ -11,8 +11,10 @@ pytest.importorskip("matplotlib")
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
-def test_the_axes_have_the_names_of_the_summary(dim: int) -> None:
-    fit = bs.fit(bs.targets.Gaussian(torch.zeros(dim), torch.eye(dim)), steps=2, seed=0)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_axes_have_the_names_of_the_summary(dim: int, dtype: torch.dtype) -> None:
+    target = bs.targets.Gaussian(torch.zeros(dim, dtype=dtype), torch.eye(dim, dtype=dtype))
+    fit = bs.fit(target, steps=2, seed=0)
     figure = bs.plotting.plot_fit(fit)
     shown = {label for axes in figure.axes for label in (axes.get_xlabel(), axes.get_ylabel())}
     named = {name for name in shown if name.startswith("theta")}
