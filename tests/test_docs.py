@@ -16,6 +16,7 @@ from bayescore.operators import declare_vision_operators
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BESIDE = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "lab" / "README.md"]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -223,14 +224,30 @@ def test_command_page_names_every_option(command, least, capsys):
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     assert len(options) > least
     page = (ROOT / "docs" / "api" / "cli.md").read_text()
+    if command == "fit":
+        options |= {f"{name}`" for name in (*FAMILIES, *METHODS)}
     assert {option for option in options if f"`{option}" not in page} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: page.name)
 def test_local_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), link
+
+
+def slugs(page):
+    """The anchors of a page's headings, as the site and others make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[ -]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower()) for words in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: page.name)
+def test_links_to_headings_lead_to_them(page):
+    for link, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        if "bayescore." not in heading:  # the site checks these: they are of its reference
+            assert heading in slugs(page.parent / link if link else page), (link, heading)
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)

@@ -408,4 +408,10 @@ FURTHER = [
         "--task values",
         r"no task called 'regression'; did you mean 'values'\?",
     ),
+    Mistake(
+        "learning_rate of an estimator",
+        "from bayescore.sklearn import BayesianClassifier\nBayesianClassifier(learning_rate=0.1)",
+        "lr=0.1",
+        r"no argument of BayesianClassifier called 'learning_rate'; did you mean 'lr'\?",
+    ),
 ]

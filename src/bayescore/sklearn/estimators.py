@@ -1,4 +1,4 @@
-"""`BayesianClassifier` and `BayesianRegressor`: scikit-learn's gestures, and a posterior over weights.
+"""`BayesianClassifier` and `BayesianRegressor`: estimators for scikit-learn, with a posterior over weights.
 
 Predictions average over draws of the weights with a fixed seed, so that they are repeatable. What a regressor
 calls its standard deviation holds both parts: the noise of the values and what is not known of the weights.
