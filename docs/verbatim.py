@@ -1,7 +1,7 @@
 """Docstrings on the API pages: equations, argument lists and examples are shown as they are written.
 
 A docstring of this project is plain text. Markdown would run its indented lines together and take brackets
-for links, so blocks of indented lines, and examples, are fenced before they are rendered; a single star is a star.
+for links, so blocks of indented lines, and examples, are fenced before they are rendered. A star is a star.
 """
 
 from __future__ import annotations
