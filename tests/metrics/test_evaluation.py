@@ -100,6 +100,11 @@ def test_every_position_of_a_map_is_a_datum_except_those_without_a_label() -> No
         evaluate(probs, labels[0])
 
 
+def test_probabilities_may_be_an_array_as_predict_proba_returns_them() -> None:
+    probs, labels = torch.rand(20, 3).softmax(1).double(), torch.arange(20) % 3
+    assert evaluate(probs.numpy(), labels.numpy()) == evaluate(probs, labels)
+
+
 def test_several_labels_at_once_count_one_by_one() -> None:
     probs = torch.tensor([[0.9, 0.2], [0.4, 0.7]])
     labels = torch.tensor([[1, 0], [1, 1]])

@@ -111,6 +111,11 @@ def train_table(
         draws: of the weights, for the prediction of the test rows.
         options: of `nn.fit`: checkpoint, on_epoch, progress, ...
     """
+    if not isinstance(parts, Parts):
+        raise TypeError(
+            "train_table takes the parts of a table, bs.data.parts(bs.data.read_table('houses.csv', 'price'))"
+            f"; got a {type(parts).__name__} (bayescore.sklearn has estimators for arrays and frames)"
+        )
     s = settings or RowSettings()
     if s.network is not None:
         raise ValueError("a table is learned by the default network, so that it can be loaded again")
