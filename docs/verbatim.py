@@ -1,11 +1,12 @@
 """Docstrings on the API pages: equations, argument lists and examples are shown as they are written.
 
 A docstring of this project is plain text. Markdown would run its indented lines together and take brackets
-for links, so blocks of indented lines, and examples, are fenced before they are rendered.
+for links, so blocks of indented lines, and examples, are fenced before they are rendered. A star is a star.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import Any
 
@@ -28,8 +29,15 @@ def fenced(text: str) -> str:
     for verbatim, group in groupby(_marked(text.splitlines()), key=lambda marked: marked[0]):
         lines = "\n".join(line for _, line in group).strip("\n")
         if lines.strip():
-            blocks.append(f"```text\n{lines}\n```" if verbatim else lines)
+            blocks.append(f"```text\n{lines}\n```" if verbatim else _with_stars(lines))
     return "\n\n".join(blocks)
+
+
+def _with_stars(text: str) -> str:
+    """The text with its single stars, outside code, marked as no emphasis."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"(?<!\*)\*(?!\*)", r"\\*", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def _marked(lines: list[str]) -> list[tuple[bool, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import tomllib
 from pathlib import Path
@@ -16,6 +17,7 @@ from bayescore.operators import declare_vision_operators
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BESIDE = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "lab" / "README.md"]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -223,14 +225,38 @@ def test_command_page_names_every_option(command, least, capsys):
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     assert len(options) > least
     page = (ROOT / "docs" / "api" / "cli.md").read_text()
+    if command == "fit":
+        options |= {f"{name}`" for name in (*FAMILIES, *METHODS)}
     assert {option for option in options if f"`{option}" not in page} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: page.name)
 def test_local_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), link
+
+
+def slugs(page):
+    """The anchors of a page's headings, as the site and others make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[ -]+", "-", re.sub(r"[^\w\s-]", "", words).strip().lower()) for words in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: page.name)
+def test_links_to_headings_lead_to_them(page):
+    for link, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        if "bayescore." not in heading:  # the site checks these: they are of its reference
+            assert heading in slugs(page.parent / link if link else page), (link, heading)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: page.name)
+def test_lists_and_tables_are_such_on_the_site(page):
+    markdown = pytest.importorskip("markdown")
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
+    shown = re.sub(r"<code>.*?</code>", "", markdown.markdown(text, extensions=["tables"]), flags=re.S)
+    assert re.findall(r"^ *(?:[-*] |\d+\. |\|).*", shown, re.M) == []
 
 
 def test_every_page_with_python_is_run_by_a_test():
@@ -245,3 +271,12 @@ def test_every_page_with_python_is_run_by_a_test():
 def test_pictures_are_small():
     for picture in (ROOT / "docs" / "images").iterdir():
         assert picture.stat().st_size < 200_000, picture.name
+
+
+def test_a_star_of_a_docstring_is_shown_and_bold_and_code_stay():
+    pytest.importorskip("griffe")
+    shown = runpy.run_path(str(ROOT / "docs" / "verbatim.py"))["fenced"]
+    assert shown("(*batch, S) from (*batch, D), **bold**, `a * b`") == (
+        r"(\*batch, S) from (\*batch, D), **bold**, `a * b`"
+    )
+    assert shown("Sums:\n\n    a * b") == "Sums:\n\n```text\n    a * b\n```"

@@ -1,7 +1,7 @@
 """A table, with intervals
 
-scikit-learn's gestures: `fit`, `predict(return_std=True)`, `predict_interval`. Left, how many values lie
-inside the intervals; right, the values of rows that were not learned from against their predictions.
+An estimator for scikit-learn: `fit`, `predict(return_std=True)`, `predict_interval`. Left, how many values
+lie inside the intervals; right, the values of rows that were not learned from against their predictions.
 """
 
 from sklearn.datasets import load_diabetes

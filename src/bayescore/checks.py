@@ -6,18 +6,20 @@ torch is imported where a check needs it: the command line checks names and coun
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import numbers
 import os
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 __all__ = [
+    "KnownKeywords",
     "available_memory",
     "check_count",
     "check_keywords",
@@ -121,6 +123,21 @@ def check_keywords(kind: type, given: Iterable[str], known: Iterable[str], remed
         if word not in known:
             where = f"; {remedy}" if remedy and nearest(word, known) is None else ""
             raise TypeError(f"{unknown_name(f'argument of {kind.__name__}', word, known)}{where}")
+
+
+class KnownKeywords:
+    """A base for classes whose constructor says which keyword it meant by one that it does not have.
+
+    It has no constructor of its own, so that signatures are those of `__init__`.
+    """
+
+    #: where keywords that are nothing like those of the constructor belong
+    _elsewhere: ClassVar[str] = ""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:  # noqa: ARG004
+        known = list(inspect.signature(cls.__init__).parameters)[1:]
+        check_keywords(cls, options, known, cls._elsewhere)
+        return super().__new__(cls)
 
 
 def available_memory() -> int:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bayescore.data import SERIES, Scaler, Series, Windows, as_series, read_series, series, split_series
+from bayescore.data.dates import parse_dates
 from bayescore.data.time_series import _Benchmark
 
 COUNTS = {  # training, validation and test windows of the benchmark protocol
@@ -147,6 +148,14 @@ def test_a_missing_value_is_named_by_row_and_column():
     values[7, 1] = torch.nan
     with pytest.raises(ValueError, match="row 8, column 'b'"):
         split_series(Series(values, ("a", "b")), 5, 3)
+
+
+def test_a_date_may_end_with_its_hour_as_numpy_writes_it():
+    written = [str(np.datetime64("2020-01-31T07", "h")), "2020-01-31 08"]
+    read = parse_dates(written, None, "x").astype(str).tolist()
+    assert read == ["2020-01-31T07:00:00", "2020-01-31T08:00:00"]
+    with pytest.raises(ValueError, match="'2020-01-31 8'"):
+        parse_dates(["2020-01-31 8"], None, "x")
 
 
 def test_a_csv_is_read_with_any_name_of_the_dates_and_missing_cells(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from typing import Any
 
@@ -230,3 +231,19 @@ def test_a_module_in_double_is_trained_in_double() -> None:
     found = BayesianRegressor(nn.Linear(1, 1).double(), epochs=2, random_state=0).fit(x, y)
     assert found.predict_distribution(x).outputs.dtype == torch.float64
     assert next(found.model_.posterior.model.parameters()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("word", "meant"), [("learning_rate", "lr"), ("max_epochs", "epochs")])
+def test_an_argument_of_another_library_is_answered_with_the_one_here(word: str, meant: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"argument of BayesianRegressor called '{word}'; did you mean '{meant}'\?"
+    ):
+        BayesianRegressor(**{word: 1})
+    assert meant in inspect.signature(BayesianRegressor).parameters  # what a notebook shows
+
+
+def test_the_noise_in_the_status_is_that_of_the_target() -> None:
+    x, y = curve(60)
+    for early_stopping in (True, False):
+        found = BayesianRegressor(epochs=2, early_stopping=early_stopping, **SMALL).fit(x, y)
+        assert f"noise {found.noise_:.3g};" in found.status_

@@ -187,7 +187,7 @@ def test_an_effort_is_a_word_for_the_automatic_fit() -> None:
 
 def test_a_coordinate_that_nothing_holds_makes_the_verdict() -> None:
     fit = auto(LogDensity(lambda x: -x[:, 0].square() + 0 * x[:, 1], 2))
-    assert "linear in x[2], so it cannot be normalised" in fit.verdict
+    assert "linear in theta[2], so it cannot be normalised" in fit.verdict
     assert fit.verdict.startswith("do not trust this approximation")
     model = TorchModel({"a": Real(), "s": Positive()}, lambda a, s: Normal(0.0, 1.0).log_prob(a) + 0 * s)
     assert "linear in s" in auto(model).verdict

@@ -81,6 +81,8 @@ def test_the_noise_is_a_number_learned_or_given() -> None:
     assert Gaussian("learned").noise_sd == 1.0
     assert Gaussian(0.25).noise_sd == pytest.approx(0.25)
     assert Gaussian([0.25, 4.0]).noise_sd == pytest.approx([0.25, 4.0])
+    said = [Gaussian(noise).status for noise in (1.0, "learned", [0.25, 4.0])]
+    assert said == ["noise fixed at 1", "noise 1", ""]
     with pytest.raises(ValueError, match="one for each output"):
         Gaussian([1.0, -1.0])
 
@@ -96,6 +98,11 @@ def test_every_position_of_a_map_is_a_datum_except_those_without_a_label() -> No
     assert evaluate(probs, labels)["nll"] == pytest.approx(nll(flat[kept], labels.flatten()[kept]))
     with pytest.raises(ValueError, match=r"one for each position"):
         evaluate(probs, labels[0])
+
+
+def test_probabilities_may_be_an_array_as_predict_proba_returns_them() -> None:
+    probs, labels = torch.rand(20, 3).softmax(1).double(), torch.arange(20) % 3
+    assert evaluate(probs.numpy(), labels.numpy()) == evaluate(probs, labels)
 
 
 def test_several_labels_at_once_count_one_by_one() -> None:

@@ -408,4 +408,28 @@ FURTHER = [
         "--task values",
         r"no task called 'regression'; did you mean 'values'\?",
     ),
+    Mistake(
+        "learning_rate of an estimator",
+        "from bayescore.sklearn import BayesianClassifier\nBayesianClassifier(learning_rate=0.1)",
+        "lr=0.1",
+        r"no argument of BayesianClassifier called 'learning_rate'; did you mean 'lr'\?",
+    ),
+    Mistake(
+        "prediction of an optimizer",
+        "opt.predict(x)",
+        "opt.posterior(model).predict(x)",
+        r"a ProximalScore has no predict; opt\.posterior\(model\) predicts",
+    ),
+    Mistake(
+        "frame for the parts of a table",
+        'import pandas as pd\nbs.tables.train_table(pd.read_csv("table.csv"), target="load")',
+        'bs.data.parts(bs.data.read_table("table.csv", "load")), or an estimator',
+        r"takes the parts of a table, .*; got a DataFrame \(bayescore\.sklearn has estimators",
+    ),
+    Mistake(
+        "training curve of a density",
+        "bs.plotting.plot_training(bs.fit(target, steps=5))",
+        "plot_fit",
+        r"plot_training draws what bnn\.fit returns, or its history; got a Fit \(plot_fit draws",
+    ),
 ]

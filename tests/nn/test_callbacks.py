@@ -69,6 +69,8 @@ def test_the_history_is_a_data_frame_and_a_picture():
     lines = plot_training(fit).axes[0].lines
     assert [line.get_label() for line in lines][:2] == ["loss", "validation nll"]
     assert lines[1].get_ydata().tolist() == frame["validation_nll"].tolist()
+    with pytest.raises(AttributeError, match=r"has no plot; .*plot_training\(fit\) draws it"):
+        fit.history.plot()
 
 
 def test_a_fit_has_a_summary_and_its_file_comes_back(tmp_path):

@@ -106,3 +106,29 @@ def test_columns_of_texts_and_ragged_lists_are_refused() -> None:
         posterior.predict(frame)
     with pytest.raises(ValueError, match="differ in length"):
         posterior.predict([[1.0, 2.0], [1.0]])
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.DataFrame])
+def test_whole_numbers_are_numbers_to_a_linear_layer_and_words_to_an_embedding(kind: Any) -> None:
+    rows = [[1, 2], [3, 4]]
+    model = network()
+    posterior = POSTERIORS["gaussian"](model)
+    torch.testing.assert_close(
+        posterior.predict(kind(rows), 2).probs, posterior.predict(torch.tensor(rows).float(), 2).probs
+    )
+    words = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 2))
+    assert bnn.PointPosterior(words).predict(kind(rows)).probs.shape == (2, 2)
+
+
+def test_what_is_shown_of_a_posterior_and_of_its_predictions_is_short() -> None:
+    model, (x, _) = network(), rings(12, 0)
+    posterior = POSTERIORS["gaussian"](model)
+    count = sum(p.numel() for p in model.parameters())
+    whole = f"<GaussianPosterior of {count:,} weights of a Sequential, likelihood 'categorical'>"
+    assert repr(posterior) == whole
+    assert "<Ensemble of 2 members: <GaussianPosterior of" in repr(bnn.Ensemble([posterior, posterior]))
+    assert repr(posterior.predict(x, 4)).startswith(
+        "<ClassPrediction of the shape (12, 2) from 4 draws: probs,"
+    )
+    values = bnn.PointPosterior(model, likelihood="gaussian").predict(x)
+    assert repr(values).startswith("<ValuePrediction from outputs of the shape (12, 2), 1 draws: mean, std,")

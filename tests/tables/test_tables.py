@@ -215,7 +215,12 @@ def test_a_card_is_written_beside_the_model(model: Path) -> None:
     assert "size (number)" in card
     assert "'made' is the same in all rows" in card
     assert (model / "price" / "calibration.png").stat().st_size > 1000
-    assert "ECE" in (model / "grade" / "model_card.md").read_text()
+    assert "| lr | 0.005 |" in card  # what was used, not None
+    assert "None" not in card
+    grade = (model / "grade" / "model_card.md").read_text()
+    assert "ECE" in grade
+    assert "| noise |" in card
+    assert "| noise |" not in grade
 
 
 def test_new_tables_with_other_columns_are_named_in_a_sentence(model: Path, capsys: Any) -> None:

@@ -156,8 +156,8 @@ def _page(summaries: Sequence[tuple[Path, Summary]], refused: Sequence[str]) -> 
 <p class="soft">The claims of M. Kim, <em>Large-scale Score-based Variational Posterior Inference for
 Bayesian Deep Neural Networks</em>, arXiv 2602.05873 (2026), judged by rules on {
         counted(runs, "recorded run")
-    } of {counted(len(summaries), "experiment")} ({time} on one thread). Open a row for its rule, intervals
-and runs.</p>
+    } of {counted(len(summaries), "experiment")} ({time} on one thread). Partly: some of the comparisons hold,
+or their intervals leave it open. Open a row for its rule, intervals and runs.</p>
 </header>
 <main>
 <h2 id="claims">Claims and verdicts</h2>
@@ -177,7 +177,7 @@ def _claims(summaries: Sequence[tuple[Path, Summary]], counts: Mapping[str | Non
     pairs = [(summary, claim) for _, summary in summaries for claim in summary["claims"]]
     if not pairs:
         return '<p class="soft">No experiment that was drawn makes a claim.</p>'
-    pairs.sort(key=lambda pair: _place(pair[1]["location"]))
+    pairs.sort(key=lambda pair: (_place(pair[1]["location"]), _natural(pair[1]["location"])))
     choices = [("all", "all", sum(counts.values()))]
     choices += [(kind, verdict or _NO_VERDICT, counts[verdict]) for verdict, (_, kind) in _VERDICTS.items()]
     filters = "".join(
@@ -211,9 +211,15 @@ def _row(summary: Summary, claim: Mapping[str, Any]) -> str:
 <td data-name="ours">{escape(claim["ours"]) or "–"}</td>
 <td>{_verdict(claim["verdict"])}</td>
 </tr>
-<tr class="{kind} folded"><td colspan="5"><p>{escape(claim["sentence"])}</p>
-<p class="soft">Rule: {escape(claim["rule"])}</p>
+<tr class="{kind} folded"><td colspan="5">{_numbered(claim["sentence"])}
+{_numbered("Rule: " + claim["rule"], ' class="soft"')}
 <p class="soft">Runs: <a href="#{name}">{escape(summary["title"])}</a>, {scope}</p></td></tr>"""
+
+
+def _numbered(text: str, attributes: str = "") -> str:
+    """A text whose parts (1), (2), ... have a paragraph each."""
+    parts = re.split(r"(?<=[.:]) (?=\(\d+\) )", text)
+    return "".join(f"<p{attributes}>{escape(part)}</p>" for part in parts)
 
 
 def _mark(kind: str) -> str:
@@ -369,7 +375,7 @@ figure label { display: block; cursor: zoom-in; background: #ffffff; border: 1px
   border-radius: 6px; }
 figure:has(input:checked) label { cursor: zoom-out; }
 figure input, .fold input { position: absolute; opacity: 0; }
-.fold { cursor: pointer; }
+.fold { display: block; cursor: pointer; }
 .fold::before { content: "\\25B8\\00A0"; }
 .fold:has(input:checked)::before { content: "\\25BE\\00A0"; }
 .fold:has(input:focus-visible) { outline: 2px solid var(--link); }

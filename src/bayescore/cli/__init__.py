@@ -123,6 +123,17 @@ def _value_given(sentence: str, words: Sequence[str]) -> str:
     return ""
 
 
+def _meant(problem: Any) -> list[str]:
+    """The option whose name is nearest to one that does not exist, also if it is another word for it."""
+    from bayescore.checks import nearest
+
+    options = {
+        word.lstrip("-").replace("-", "_"): word for p in problem.ctx.command.params for word in p.opts
+    }
+    found = nearest(problem.option_name.lstrip("-").replace("-", "_"), options)
+    return [options[found]] if found else []
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; a mistake in its use becomes one sentence and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -135,6 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # what typer raises for a wrong option or argument, whichever click it is built on
         if not hasattr(problem, "format_message"):
             raise
+        if getattr(problem, "option_name", None) and hasattr(problem, "possibilities"):
+            problem.possibilities = _meant(problem)
         place = getattr(getattr(problem, "ctx", None), "command_path", "bayescore")
         sentence = problem.format_message().removeprefix("Invalid value: ").rstrip(".")
         if sentence:  # a group without a command has shown its help instead

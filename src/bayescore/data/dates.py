@@ -21,7 +21,8 @@ __all__ = ["Dates", "Frequency", "parse_dates"]
 Dates = NDArray[np.datetime64]
 
 _YEAR_FIRST = re.compile(
-    r"(\d{4})[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d{1,9})?)?Z?)?)?"
+    r"(\d{4})[-/.](\d{1,2})(?:[-/.](\d{1,2})"
+    r"(?:[ T](?=\d{1,2}:|\d{2}Z?$)(\d{1,2})(?::(\d{2})(?::(\d{2})(?:\.\d{1,9})?)?)?Z?)?)?"
 )
 _UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 _DAY = 86_400
@@ -29,7 +30,7 @@ _KINDS = ("seconds", "months", "business days")
 
 
 def parse_dates(texts: list[str], date_format: str | None, what: str) -> Dates:
-    """Dates in seconds from texts such as 2020-01-31, 2020/1/31 7:30 or 2020-01-31T07:30:00Z.
+    """Dates in seconds from texts such as 2020-01-31, 2020/1/31 7:30, 2020-01-31T07:30:00Z or 2020-01-31T07.
 
     Arguments:
         date_format: of other texts, as Python's `strptime` takes it, such as "%d.%m.%Y".

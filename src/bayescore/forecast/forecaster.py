@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bayescore.checks import check_count, check_keywords, unknown_name
+from bayescore.checks import KnownKeywords, check_count, unknown_name
 from bayescore.data.dates import Dates, Frequency
 from bayescore.data.regular import RegularSeries, regular_series
 from bayescore.data.time_series import Series, as_series, read_series
@@ -66,7 +66,7 @@ class _Fitted:
 
 
 @dataclass
-class Forecaster:
+class Forecaster(KnownKeywords):
     """A network that forecasts the next `horizon` steps of one or more series, with intervals.
 
     Arguments:
@@ -104,10 +104,9 @@ class Forecaster:
     seed: int = 0
     device: str = "cpu"
 
-    def __new__(cls, *args: Any, **settings: Any) -> Self:  # noqa: ARG004
-        remedy = "options of the method go into options={...}, and those of the network into network={...}"
-        check_keywords(cls, settings, (f.name for f in fields(cls)), remedy)
-        return super().__new__(cls)
+    _elsewhere: ClassVar[str] = (
+        "options of the method go into options={...}, and those of the network into network={...}"
+    )
 
     def __post_init__(self) -> None:
         self._fitted: _Fitted | None = None

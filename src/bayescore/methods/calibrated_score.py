@@ -1,4 +1,4 @@
-"""Proximal score matching by the default rule of networks (rules/calibrated.py), for a diagonal Gaussian.
+"""Proximal score matching by the networks' closed form (rules/calibrated.py), for a diagonal Gaussian.
 
 The functional twin of the network optimizer of the same name, with the same rule and the same defaults. All
 coordinates of a fit form one "tensor". The prior is part of the target's score here, so the rule's own prior

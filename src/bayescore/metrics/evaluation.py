@@ -87,6 +87,8 @@ def as_tensor(y: Any) -> Tensor:
 def as_classes(prediction: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Probabilities (N, K) and labels (N,), every position of (N, K, ...) a datum; binary outcomes become two
     classes."""
+    if isinstance(prediction, np.ndarray) and prediction.dtype.kind == "f":
+        prediction = torch.tensor(prediction)
     probs = prediction if isinstance(prediction, Tensor) else getattr(prediction, "probs", None)
     if not isinstance(probs, Tensor):
         raise TypeError(

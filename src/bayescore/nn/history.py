@@ -15,6 +15,14 @@ class TrainingHistory(list[dict[str, float]]):
     np.float64(0.7)
     """
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"a {type(self).__name__} has no {name}; it is a list of rows, one for every epoch; frame() "
+            "makes a data frame of them, and bayescore.plotting.plot_training(fit) draws it"
+        )
+
     def frame(self) -> Any:
         """A pandas data frame with one row for every epoch; `frame().plot()` draws it."""
         try:

@@ -46,7 +46,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -254,6 +254,14 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._summed = True  # whether the state may have running sums
         self._updated: set[int] = set()  # ids of buckets that were updated during backward
         self._bad = 0  # number of these whose gradient was not finite
+
+    if not TYPE_CHECKING:  # a type checker shall still see names that are not there
+
+        def __getattr__(self, name: str) -> Any:
+            remedy = ""
+            if name.startswith(("predict", "save", "summary")):
+                remedy = "; opt.posterior(model) predicts and can be saved, opt.status says how training went"
+            raise AttributeError(f"a {type(self).__name__} has no {name}{remedy}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

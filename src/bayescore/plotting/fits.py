@@ -9,12 +9,11 @@ also be read in black and white.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bayescore.families.base import Family
 from bayescore.inference.result import Fit
@@ -98,7 +97,7 @@ def common_window(target: Target | None, families: Sequence[Family]) -> Window:
 
 def draw_target(axes: Axes, target: Target, window: Window) -> None:
     """Fill the regions (1) of a target in two dimensions."""
-    _fill(axes, _evaluate(target.log_prob, window))
+    _fill(axes, _evaluate(target, window))
 
 
 def draw_family(
@@ -107,7 +106,7 @@ def draw_family(
     """Outline the regions (1) of a family in two dimensions, with a few of its draws."""
     points = family.sample(draws, seed=1).cpu().numpy()
     axes.plot(*points.T, ".", color=colour, alpha=0.35, markersize=2.5, zorder=2)
-    _outline(axes, _evaluate(family.log_prob, window), colour)
+    _outline(axes, _evaluate(family, window), colour)
     axes.set(xlim=window[0], ylim=window[1])
 
 
@@ -121,9 +120,9 @@ def _density_panel(axes: Axes, fit: Fit) -> None:
         axes.set(xlabel=_name(0), ylabel=_name(1))
         axes.grid(False)
         return
-    x, _, f = _evaluate(fit.family.log_prob, window)
+    x, _, f = _evaluate(fit.family, window)
     if fit.target is not None and has_density:
-        axes.fill_between(x, _evaluate(fit.target.log_prob, window)[2], color=_GREYS[1], linewidth=0)
+        axes.fill_between(x, _evaluate(fit.target, window)[2], color=_GREYS[1], linewidth=0)
     axes.plot(x, f, color=COLOURS[0])
     axes.set(xlabel=_name(0), ylabel="density", xlim=window[0])
     axes.set_ylim(bottom=0)
@@ -196,15 +195,16 @@ def legend_handles(colour: str, dim: int, *, target: bool = True) -> list[Any]:
 
 
 def _name(i: int) -> str:
-    return f"theta[{i}]"
+    return f"theta[{i + 1}]"
 
 
-def _evaluate(log_density: Callable[[Tensor], Tensor], window: Window) -> Grid:
+def _evaluate(density: Target | Family, window: Window) -> Grid:
     """A density in one or two dimensions on a grid, scaled so that it integrates to one there."""
     sides = [torch.linspace(low, high, _SIZE, dtype=torch.float64) for low, high in window]
     points = torch.stack(torch.meshgrid(*sides, indexing="xy"), -1).reshape(-1, len(sides))
     with torch.no_grad():
-        values = torch.cat([log_density(part) for part in points.split(_CHUNK)])
+        parts = points.to(density.device, density.dtype).split(_CHUNK)
+        values = torch.cat([density.log_prob(part) for part in parts]).cpu().double()
     values = values.nan_to_num(nan=-torch.inf).reshape([_SIZE] * len(sides))
     f = (values - values.max()).exp()
     cell = float(np.prod([side[1] - side[0] for side in sides]))

@@ -20,7 +20,14 @@ def plot_training(fit: NetworkFit | TrainingHistory) -> Figure:
     The training loss is under drawn weights, and validation of the averaged predictions. A history alone,
     such as an estimator's `history_`, has no such line.
     """
-    history = fit if isinstance(fit, TrainingHistory) else fit.history
+    history = fit if isinstance(fit, TrainingHistory) else getattr(fit, "history", None)
+    if not isinstance(history, TrainingHistory):
+        raise TypeError(
+            f"plot_training draws what bnn.fit returns, or its history; got a {type(fit).__name__} "
+            "(plot_fit draws the fit of a density)"
+        )
+    if not history:
+        raise ValueError("there is nothing to draw: no epoch was finished")
     epochs = [row["epoch"] for row in history]
     names = [name for name in history[0] if name not in ("epoch", "seconds")]
     with figure_style():

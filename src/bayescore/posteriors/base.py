@@ -208,6 +208,12 @@ class WeightPosterior(Posterior):
             name: value.detach().clone() for name, value in own_tensors(model).items() if name not in random
         }
 
+    def __repr__(self) -> str:
+        parameters = dict(self.model.named_parameters())
+        count = sum(parameters[name].numel() for name in self.names)
+        what = f"{count:,} weights of a {type(self.model).__name__}"
+        return f"<{type(self).__name__} of {what}, likelihood {self.likelihood.name!r}>"
+
     # -- what a kind of posterior adds -----------------------------------------------------------------
 
     @abstractmethod

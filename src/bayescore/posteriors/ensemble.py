@@ -42,6 +42,9 @@ class Ensemble(Posterior):
             raise ValueError(f"all members must have one likelihood; got {', '.join(sorted(names))}")
         self.likelihood = self.members[0].likelihood
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} members: {self.members[0]!r}, ...>"
+
     def __len__(self) -> int:
         return len(self.members)
 

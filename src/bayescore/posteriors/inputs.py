@@ -91,7 +91,8 @@ class Inputs:
 def as_inputs(x: Any, model: nn.Module | None = None) -> Inputs:
     """The inputs of a prediction from tensors, arrays, lists of numbers, a frame, a data set or a loader.
 
-    Numbers with a fraction that are not in a tensor become the model's kind of floating point numbers.
+    Numbers that are not in a tensor become the model's kind of floating point numbers; whole ones only if the
+    model begins with a linear layer, since they may be the numbers of words.
     """
     if isinstance(x, Dataset) and not isinstance(x, Tensor):
         x = DataLoader(x, batch_size=ROWS_AT_ONCE)
@@ -102,9 +103,10 @@ def as_inputs(x: Any, model: nn.Module | None = None) -> Inputs:
         if model is not None
         else None
     )
+    whole = model is None or _first_layer(model) is None
 
     def tensor(part: Any) -> Any:
-        return part if isinstance(part, Tensor) else _tensor(part, kind or torch.get_default_dtype())
+        return part if isinstance(part, Tensor) else _tensor(part, kind or torch.get_default_dtype(), whole)
 
     if isinstance(x, Mapping):
         found = Inputs.of({name: tensor(part) for name, part in x.items()})
@@ -132,8 +134,9 @@ def _from_batches(loader: DataLoader[Any]) -> Inputs:
     return Inputs(tuple(torch.cat(column) for column in zip(*(p.args for p in parts), strict=True)), named)
 
 
-def _tensor(x: Any, kind: torch.dtype) -> Any:
-    """A tensor of numbers from an array, a frame or lists; what holds no numbers stays as it is."""
+def _tensor(x: Any, kind: torch.dtype, whole: bool) -> Any:
+    """A tensor of numbers from an array, a frame or lists, where whole numbers stay `whole`; what holds no
+    numbers stays as it is."""
     columns = getattr(x, "dtypes", None)
     if columns is not None and hasattr(x, "to_numpy"):
         columns = columns if hasattr(columns, "items") else {getattr(x, "name", None): columns}
@@ -153,7 +156,7 @@ def _tensor(x: Any, kind: torch.dtype) -> Any:
     if array.dtype.kind not in "fiub":
         return x
     found = torch.tensor(array)  # a copy: frames may give arrays that cannot be written to
-    return found.to(kind) if found.is_floating_point() else found
+    return found if whole and not found.is_floating_point() else found.to(kind)
 
 
 def _first_layer(model: nn.Module) -> nn.Linear | None:

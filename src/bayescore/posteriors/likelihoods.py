@@ -160,7 +160,9 @@ class Gaussian(Likelihood):
 
     @property
     def status(self) -> str:
-        return f"noise {self.noise_sd:.3g}" if self.noise == "learned" else ""
+        if isinstance(self.noise, list):
+            return ""
+        return f"noise {self.noise_sd:.3g}" if self.noise == "learned" else f"noise fixed at {self.noise:g}"
 
     @property
     def noise_sd(self) -> float | list[float]:

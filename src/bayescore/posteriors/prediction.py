@@ -57,7 +57,7 @@ class Prediction:
         return ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassPrediction(Prediction):
     """Class probabilities; for binary outcomes, the probability of 1 of every output.
 
@@ -68,6 +68,10 @@ class ClassPrediction(Prediction):
     probs: Tensor
     expected_entropy: Tensor
     binary: bool = False
+
+    def __repr__(self) -> str:
+        shape, has = tuple(self.probs.shape), "probs, classes, entropy, mutual_information, log_prob"
+        return f"<ClassPrediction of the shape {shape} from {self.draws} draws: {has}>"
 
     @property
     def entropy(self) -> Tensor:
@@ -108,7 +112,7 @@ class ClassPrediction(Prediction):
         return chosen.log().flatten(1).sum(1) if chosen.dim() > 1 else chosen.log()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ValuePrediction(Prediction):
     """Values: an equal mixture over the draws.
 
@@ -117,6 +121,11 @@ class ValuePrediction(Prediction):
 
     outputs: Tensor
     likelihood: Likelihood
+
+    def __repr__(self) -> str:
+        shape = tuple(self.outputs.shape[1:])
+        has = "mean, std, epistemic_std, aleatoric_std, quantile, interval, log_prob"
+        return f"<ValuePrediction from outputs of the shape {shape}, {self.draws} draws: {has}>"
 
     def _remedy(self) -> str:
         if not isinstance(self.likelihood, Function):

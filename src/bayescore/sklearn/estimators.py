@@ -1,4 +1,4 @@
-"""`BayesianClassifier` and `BayesianRegressor`: scikit-learn's gestures, and a posterior over weights.
+"""`BayesianClassifier` and `BayesianRegressor`: estimators for scikit-learn, with a posterior over weights.
 
 Predictions average over draws of the weights with a fixed seed, so that they are repeatable. What a regressor
 calls its standard deviation holds both parts: the noise of the values and what is not known of the weights.
@@ -21,8 +21,7 @@ try:
 except ImportError as missing:
     raise ImportError("the estimators need scikit-learn: pip install 'bayescore[sklearn]'") from missing
 
-from bayescore.checks import check_count
-from bayescore.posteriors.likelihoods import Gaussian
+from bayescore.checks import KnownKeywords, check_count
 from bayescore.posteriors.prediction import ClassPrediction, ValuePrediction
 from bayescore.tables.rows import RowSettings, RowsModel, fit_rows
 
@@ -32,7 +31,7 @@ Floats = NDArray[np.float64]
 Network = nn.Module | Callable[[int, int], nn.Module] | None
 
 
-class _BayesianEstimator(BaseEstimator):  # type: ignore[misc]
+class _BayesianEstimator(KnownKeywords, BaseEstimator):  # type: ignore[misc]
     """What both estimators share: the arguments of the classifier, training and prediction."""
 
     model_: RowsModel
@@ -281,11 +280,8 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):  # type: ignore[mis
         return tags
 
     def _noise(self) -> float | Floats | None:
-        likelihood, targets = self.model_.posterior.likelihood, self.model_.targets
-        if not isinstance(likelihood, Gaussian) or targets is None:
-            return None
-        sd = float(np.ravel(likelihood.noise_sd)[0]) * targets.sd
-        return float(sd[0]) if self._one_output else sd
+        sd = self.model_.noise_sd
+        return float(sd[0]) if sd is not None and self._one_output else sd
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
         """The mean of every row; with `return_std` also the standard deviation, noise and weights together.

@@ -139,7 +139,7 @@ def _learned(name: str, cells: Sequence[str]) -> Column | str:
         days = _days(there, name)
     except ValueError:
         if looks_like_names(len(distinct), len(there)):
-            remedy = "; numbers are written as 1234.5, dates as 2024-01-31" if _has_digits(there) else ""
+            remedy = "; numbers would be written as 1234.5, dates as 2024-01-31" if _has_digits(there) else ""
             return (
                 f"the column {name!r} has {len(distinct):,} different texts in {len(there):,} rows, such as "
                 f"{there[0][:40]!r}, names rather than categories, and is left out{remedy}"

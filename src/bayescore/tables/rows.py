@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,7 @@ class RowsModel:
     """A trained network for rows.
 
     bent: whether inputs are, as in (1).  packed: whether the network has members.
+    settings: those of the training, with what it chose in place of None.
     """
 
     posterior: WeightPosterior
@@ -138,6 +139,15 @@ class RowsModel:
     history: list[dict[str, float]] = field(repr=False)
     best_epoch: int
     seconds: float
+    settings: RowSettings | None = field(default=None, repr=False)
+
+    @property
+    def noise_sd(self) -> Floats | None:
+        """The learned noise of every output (outputs,) in the user's units; None for classes and by row."""
+        likelihood = self.posterior.likelihood
+        if self.targets is None or not isinstance(likelihood, Gaussian):
+            return None
+        return _noise_sd(likelihood, self.targets)
 
     def predict(self, x: Floats, draws: int = 30, seed: int = 0) -> ClassPrediction | ValuePrediction:
         """The prediction for rows (n, D), in the user's units; values are (n, outputs)."""
@@ -201,8 +211,8 @@ def fit_rows(
     if s.early_stopping and validation is None and len(x) >= LEAST_ROWS:
         train, held = _divided(y if classes else None, len(x), s)
     w = None if weights is None else torch.as_tensor(weights)
-    chosen = s.batch_size or min(max(len(train) // BATCHES, BATCH_SIZES[0]), BATCH_SIZES[1])
-    batches = _batches(*tensors(x[train], y[train]), chosen, s.seed, None if w is None else w[train])
+    size = s.batch_size or min(max(len(train) // BATCHES, BATCH_SIZES[0]), BATCH_SIZES[1])
+    batches = _batches(*tensors(x[train], y[train]), size, s.seed, None if w is None else w[train])
     judged: Batches | None = None
     if validation is not None:
         judged = _batches(*tensors(*validation), 1000, None, None)
@@ -227,15 +237,17 @@ def fit_rows(
     )
     assert isinstance(found.posterior, WeightPosterior)
     status = found.status
-    if one_noise and judged is not None:
+    if one_noise and targets is not None:
         before = found.posterior.likelihood.status
-        _fit_noise(found.posterior, judged, packed)
-        status = status.replace(before, found.posterior.likelihood.status)
+        if judged is not None:
+            _fit_noise(found.posterior, judged, packed)
+        noise = _noise_sd(found.posterior.likelihood, targets)
+        status = status.replace(before, f"noise {', '.join(f'{sd:.3g}' for sd in noise)}")
     if packed:  # predictions in double do not depend on which rows are predicted together
         network.double()
     return RowsModel(
         found.posterior, inputs, targets, bent, packed, status, found.history, found.best_epoch,
-        found.seconds,
+        found.seconds, replace(s, **_rate(s), epochs=epochs, batch_size=size),
     )  # fmt: skip
 
 
@@ -332,6 +344,11 @@ def _in_units(outputs: Tensor, likelihood: Likelihood, targets: Scaling) -> Valu
         centre, log_sd = likelihood.split(outputs)
         whole = torch.cat([centre * sd + mean, log_sd + sd.log()], -1)
         return ValuePrediction(len(whole), whole, likelihood)
+    noise = Gaussian(_noise_sd(likelihood, targets).tolist())
+    return ValuePrediction(len(outputs), outputs * sd + mean, noise)
+
+
+def _noise_sd(likelihood: Likelihood, targets: Scaling) -> Floats:
+    """The learned noise of every output in the user's units."""
     assert isinstance(likelihood, Gaussian)
-    noise = likelihood.log_noise.detach().double().exp() * sd
-    return ValuePrediction(len(outputs), outputs * sd + mean, Gaussian(noise.tolist()))
+    return float(np.ravel(likelihood.noise_sd)[0]) * targets.sd

@@ -111,6 +111,11 @@ def train_table(
         draws: of the weights, for the prediction of the test rows.
         options: of `nn.fit`: checkpoint, on_epoch, progress, ...
     """
+    if not isinstance(parts, Parts):
+        raise TypeError(
+            "train_table takes the parts of a table, bs.data.parts(bs.data.read_table('houses.csv', 'price'))"
+            f"; got a {type(parts).__name__} (bayescore.sklearn has estimators for arrays and frames)"
+        )
     s = settings or RowSettings()
     if s.network is not None:
         raise ValueError("a table is learned by the default network, so that it can be loaded again")
@@ -144,10 +149,17 @@ def train_table(
             "bent": rows.bent,
         },
         model.classes or [model.target],
-        {name: value for name, value in asdict(s).items() if name != "network"},
+        _recorded(rows.settings or s, count),
         evaluate(prediction, answers),
     )
     return TrainedTable(description, model, prediction, answers, [*parts.train.notes, *notes])
+
+
+def _recorded(s: RowSettings, classes: int) -> dict[str, Any]:
+    """The settings that say something of a table's model, whose validation rows are given."""
+    without = ["network", "early_stopping", "validation_fraction", "options", *["noise"] * (classes > 0)]
+    found = {name: value for name, value in asdict(s).items() if name not in without and value is not None}
+    return {**found, **s.options}
 
 
 def _numbers(columns: list[Column], table: Table) -> tuple[Floats, NDArray[Any]]:

@@ -18,8 +18,8 @@ REMEDY = "give every parameter a prior"
 
 
 def coordinate_names(target: Target) -> list[str]:
-    """The names of the coordinates; x[1] and so on if the target has none."""
-    return getattr(target, "names", None) or [f"x[{i + 1}]" for i in range(target.dim)]
+    """The names of the coordinates; theta[1] and so on if the target has none."""
+    return getattr(target, "names", None) or [f"theta[{i + 1}]" for i in range(target.dim)]
 
 
 def improper_coordinates(target: Target, draws: Tensor) -> list[str]:
@@ -28,7 +28,7 @@ def improper_coordinates(target: Target, draws: Tensor) -> list[str]:
     >>> from bayescore.targets.functions import LogDensity
     >>> half = LogDensity(lambda x: -x[:, 0].square() + 0 * x[:, 1], dim=2)
     >>> improper_coordinates(half, torch.randn(20, 2, dtype=torch.float64))
-    ['x[2]']
+    ['theta[2]']
     """
     if target.stochastic:
         raise TypeError("a random score cannot tell whether the density is proper; give the exact target")

@@ -137,6 +137,25 @@ def test_the_first_screen_is_one_table_of_claims_with_the_papers_number_and_ours
     assert all(ours)
 
 
+def test_every_part_of_a_rule_and_of_its_outcome_has_a_line_of_its_own(page):
+    parts = re.findall(r"<p[^>]*>\((\d)\) ", page)
+    assert len(parts) > 2
+    assert set(parts) == {"1", "2"}
+    assert not re.search(r"<p[^>]*>[^<]*[.:] \(\d\) ", page)
+
+
+def test_claims_come_in_the_order_of_the_papers_cases(drawn, tmp_path):
+    out = Path(shutil.copytree(drawn, tmp_path / "out"))
+    file = out / "toy" / "summary.json"
+    summary = json.loads(file.read_text())
+    places = ["Sec. 5.1.2, case 10", "Sec. 5.1.2, case 9", "Sec. 5.1.1"]
+    for claim, place in zip(summary["claims"], places, strict=True):
+        claim["location"] = place
+    file.write_text(json.dumps(summary))
+    found = re.findall(r'<td class="place">(.*?)</td>', build_report(out).read_text())
+    assert [place for place in found if place in places] == places[::-1]
+
+
 def test_experiments_come_in_the_order_of_the_paper(page):
     assert page.index('id="toy"') < page.index('id="toy-twin"')
 

@@ -139,7 +139,7 @@ EXPERIMENT = Experiment(
             _fails(("GSM, full", "BaM, full")),
         ),
         Claim(
-            "So do the diagonal and low-rank forms of BaM.",
+            "The diagonal and low-rank forms of BaM fail at the scale of the MLP too.",
             "not in the paper",
             _fails(("BaM, diagonal", "BaM, low rank 20")),
         ),

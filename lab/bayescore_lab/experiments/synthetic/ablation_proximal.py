@@ -101,7 +101,8 @@ EXPERIMENT = Experiment(
             ours=medians("forward_kl", WITH, WITHOUT),
         ),
         Claim(
-            "The same with plain Adam at a constant learning rate, the letter of the paper.",
+            "The proximal term matters also with plain Adam at a constant learning rate, the letter of the "
+            "paper.",
             LOCATION,
             all_of(
                 below(
