@@ -441,6 +441,11 @@ def test_version_is_that_of_the_package(run):
     assert run("--version") == (0, f"bayescore {bs.__version__}\n", "")
 
 
+def test_python_runs_the_package_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "bayescore", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"bayescore {bs.__version__}\n", "")
+
+
 def test_help_names_every_command(run):
     code, out, _ = run("--help")
     assert code == 0
