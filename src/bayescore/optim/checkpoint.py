@@ -42,16 +42,18 @@ def with_words(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_lists(state_dict: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A state dict with these lists again; older ones have them already, and what is none is left to checks."""
+    """A state dict that has these lists again, and tuples where the options are tuples.
+
+    Older state dicts have the lists already. What is no list is left to the checks.
+    """
 
     def read(name: str, value: Any) -> Any:
-        if name not in LISTS or name not in defaults or not isinstance(value, str):
-            return value
-        try:
-            found = json.loads(value)
-        except ValueError:
-            return value
-        return type(defaults[name])(found) if isinstance(found, list) else value
+        if name in LISTS and isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                return value
+        return tuple(value) if isinstance(value, list) and isinstance(defaults.get(name), tuple) else value
 
     groups = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
