@@ -30,7 +30,7 @@ demo: $(VENV)/.installed-demo ## small networks by AdamW and by the default, tab
 
 test: lint docs unit ## every check: lint, format, types, import layers, docs, tests
 
-test-slow: $(VENV)/.installed-slow ## the tests that take minutes, with Lightning and Hugging Face's Trainer
+test-slow: $(VENV)/.installed-slow ## the tests that take minutes, with Lightning, Hugging Face's Trainer, Ray and Optuna
 	$(call heading,pytest -m slow)
 	$(PYTEST) -m slow
 
@@ -82,8 +82,8 @@ $(VENV)/.installed-dev: pyproject.toml lab/pyproject.toml constraints.txt | $(BI
 	@touch $@
 
 $(VENV)/.installed-slow: $(VENV)/.installed-dev
-	$(call heading,install .[lightning$(comma)tensorboard$(comma)transformers])
-	$(INSTALL) -e '.[lightning,tensorboard,transformers]'
+	$(call heading,install .[lightning$(comma)ray$(comma)tensorboard$(comma)transformers] and the lab with Optuna)
+	$(INSTALL) -e '.[lightning,ray,tensorboard,transformers]' -e './lab[tuning]'
 	@touch $@
 
 $(BIN)/python:

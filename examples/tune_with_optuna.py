@@ -1,6 +1,6 @@
 """Optuna chooses the trials of a tuning, and every trial is a run like any other, with its record.
 
-    pip install ./lab optuna
+    pip install './lab[tuning]'
     python examples/tune_with_optuna.py --trials 16 --jobs 2
     python examples/tune_with_optuna.py --trials 16 --jobs 2 --engine ray
 

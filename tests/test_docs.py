@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -89,6 +91,18 @@ def test_many_devices_page_runs_on_one_process(run_page):
     page = run_page("docs/distributed.md")
     assert page["probabilities"].shape == (10, 2)
     assert page["again"].param_groups[0]["updates"] == page["opt"].param_groups[0]["updates"] == 4
+
+
+@pytest.mark.slow
+def test_many_devices_page_runs_on_two_processes(tmp_path):
+    (tmp_path / "train.py").write_text("\n".join(blocks("docs/distributed.md", "python")))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "checkpoints" / "100" / ".metadata").exists()
+    assert (tmp_path / "checkpoints" / "posterior.safetensors").exists()
 
 
 def test_photo_tutorial_goes_from_a_folder_to_a_contact_sheet(run_page, tmp_path):

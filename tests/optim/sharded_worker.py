@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -41,7 +48,10 @@ from small_networks import OPTIMIZERS
 
 import bayescore.optim.engine as engine
 import bayescore.optim.noise as noise_of
+from bayescore.families import FullGaussian
+from bayescore.methods import ADVI
 from bayescore.nn import fit
+from bayescore.optim import FamilyOptimizer
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.posteriors.base import Posterior
 from bayescore.posteriors.shards import local, sharded_like, whole
@@ -84,9 +94,15 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
+def one_number() -> nn.Module:
+    """With a parameter of one number, of which all processes but the first hold an empty part."""
+    return nn.Sequential(nn.Linear(5, 6), nn.PReLU(), nn.Linear(6, 3))
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], list[str]]] = {
     # how it is made, the layers that are tensor parallel, the layers that are sharded by themselves
     "mlp": (mlp, {"0": ColwiseParallel(), "2": RowwiseParallel()}, ["0"]),
+    "one number": (one_number, {}, []),
     "conv": (Convolutional, {"head": ColwiseParallel(output_layouts=Replicate())}, ["conv"]),
     "conv training": (Convolutional, {}, []),
     "language": (
@@ -160,6 +176,7 @@ def steps(
     apart: int = 1,
     evaluating: bool = False,
     late_sync: bool = False,
+    meshes: bool = False,
 ) -> None:
     """Train; the batch of step `spoilt` gives an infinite gradient in one position.
 
@@ -169,6 +186,7 @@ def steps(
         apart: parts of a batch whose losses are computed apart and averaged, as several processes do.
         evaluating: run the network after every step too, which leaves FSDP2's root gathered.
         late_sync: let FSDP2 reduce gradients in the last backward call of a block only.
+        meshes: clip as docs/distributed.md says for parameters on several meshes.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     for step in range(first, first + count):
@@ -184,7 +202,11 @@ def steps(
                     (torch.stack(losses).mean() if apart > 1 else losses[0]).backward()
             if step == spoilt:
                 spoil(parameters[0])
-            if clip is not None:
+            if clip is not None and meshes:
+                squares = [p.grad.square().sum() for p in parameters if p.grad is not None]
+                norm = torch.stack([whole(square) for square in squares]).sum().sqrt()
+                nn.utils.clip_grads_with_norm_(parameters, clip, norm, foreach=False)
+            elif clip is not None:
                 nn.utils.clip_grad_norm_(parameters, clip)
         opt.step()
         opt.zero_grad()
@@ -302,11 +324,11 @@ def numbers_of(opt: BayesianOptimizer, model: nn.Module) -> list[Tensor]:
     return [whole(found[i]) for i in sorted(found)]  # the processes may have other buckets
 
 
-def predictions(folder: str, kind: str = "proximal") -> Any:
+def predictions(folder: str, kind: str = "proximal", how: str = "fsdp") -> Any:
     """Predictions of a sharded posterior beside those of the whole one, and of its file."""
     network, dtype = "mlp", torch.float64
     model, alone = made(network, dtype), made(network, dtype)
-    wrapped, rank, world = spread(model, network, "fsdp")
+    wrapped, rank, world = spread(model, network, how)
     opt = OPTIMIZERS[kind](model.parameters(), 50)
     reference = OPTIMIZERS[kind](alone.parameters(), 50)
     steps(opt, wrapped, network, dtype, (rank, world), count=4, evaluating=True)
@@ -326,10 +348,11 @@ def predictions(folder: str, kind: str = "proximal") -> Any:
         found["mean afterwards"] = float((wrapped(x) - alone(x)).abs().max())
         with posterior.sample_(3) as drawn, reference.posterior(alone).sample_(3) as other:
             found["one draw"] = float((drawn(x) - other(x)).abs().max())
-    path = Path(folder) / f"{kind}.safetensors"
+    path = Path(folder) / f"{how} {kind}.safetensors"
     posterior.save(path)
+    dist.barrier()
     found["file, whole"] = off(Posterior.load(path, made(network, dtype)))
-    again = spread(made(network, dtype), network, "fsdp")[0]
+    again = spread(made(network, dtype), network, how)[0]
     found["file, sharded"] = off(Posterior.load(path, again))
     found["sharded state"] = all(
         value.placements == p.placements
@@ -377,6 +400,47 @@ def mistakes() -> Any:
         opt.load_state_dict(damaged)
     except (ValueError, RuntimeError) as error:
         found["damage"] = str(error)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, found)
+    return everyone
+
+
+def refused() -> Any:
+    """What every process is told about networks and options that cannot be sharded."""
+    rank, found = dist.get_rank(), {}
+
+    def family() -> None:
+        model = spread(made("mlp", torch.float32), "mlp", "fsdp")[0]
+        FamilyOptimizer(model.parameters(), 50, FullGaussian.init(57), ADVI())
+
+    def plain() -> None:
+        data = [batch("mlp", torch.float32, 0)]
+        fit(spread(made("mlp", torch.float32), "mlp", "fsdp")[0], data, method="plain", num_data=12)
+
+    def in_backward() -> None:
+        model = spread(made("mlp", torch.float32), "mlp", "fsdp")[0]
+        opt = OPTIMIZERS["proximal"](model.parameters(), 50, update_in_backward=True)
+        steps(opt, model, "mlp", torch.float32, (rank, dist.get_world_size()), count=1)
+
+    def pipeline() -> None:
+        layer = nn.Linear(5, 6) if rank else nn.Linear(6, 3)
+        with OPTIMIZERS["proximal"](layer.parameters(), 50).sample():
+            layer(torch.ones(2, layer.in_features)).sum().backward()
+
+    def blocks() -> None:
+        """A weight that is cut along its second and third dimension."""
+        mesh = init_device_mesh("cpu", (2, 2))
+        weight = nn.Parameter(distribute_tensor(torch.ones(2, 4, 4), mesh, [Shard(1), Shard(2)]))
+        with OPTIMIZERS["proximal"]([weight], 50).sample():
+            weight.square().sum().backward()
+
+    cases = (family, plain, in_backward, pipeline) if dist.get_world_size() < 4 else (blocks,)
+    for case in cases:
+        try:
+            case()
+        except (RuntimeError, TypeError, ValueError) as error:
+            found[case.__name__] = str(error)
+        dist.barrier()
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, found)
     return everyone
@@ -522,14 +586,37 @@ def _load(folder: str, kinds: list[str], how: str) -> dict[str, bool]:
             for n, v in row.items()
         ]
         steps(opt, model, "mlp", torch.float32, part, first=5, count=1)
-        groups = [{**g, "network": tuple(g.get("network", ()))} for g in expected["groups"]]
-        mine = [{**g, "network": tuple(g.get("network", ()))} for g in here["groups"]]
-        found[kind] = all(same) and groups == mine
+        found[kind] = all(same) and expected["groups"] == here["groups"]
     return found
 
 
-def resumed(folder: str, killed_at: int | None) -> Any:
-    """Train 8 steps with a checkpoint after every second, from the last that is complete."""
+def full(kinds: list[str]) -> Any:
+    """Give whole state dicts of the first process to fresh optimizers: whether both go on alike, bitwise."""
+    first = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    giving = StateDictOptions(full_state_dict=True, cpu_offload=True, broadcast_from_rank0=True)
+    found = {}
+    for kind in kinds:
+        model, opt, part = trained(kind, "fsdp")
+        steps(opt, model, "mlp", torch.float32, part, count=3)
+        weights, state = get_state_dict(model, opt, options=first)
+        again, other, _ = trained(kind, "fsdp", seed=1)
+        set_model_state_dict(again, weights, options=giving)
+        set_optimizer_state_dict(again, other, state, options=giving)
+        for each, module in ((opt, model), (other, again)):
+            steps(each, module, "mlp", torch.float32, part, first=3, count=2)
+        one, two = everything(opt), everything(other)
+        same = [torch.equal(v, two["state"][k][n]) for k, row in one["state"].items() for n, v in row.items()]
+        found[kind] = all(same) and one["groups"] == two["groups"]
+    return found
+
+
+def resumed(folder: str, killed_at: int | None, while_saving: bool = False) -> Any:
+    """Train 8 steps with a checkpoint after every second, from the last that is complete.
+
+    Arguments:
+        killed_at: after so many steps the process of rank 1 is killed: before their checkpoint, or
+        while_saving: when it has written its part of it.
+    """
     at = Path(folder)
     model, opt, part = trained("proximal", "fsdp")
     done = max((int(p.parent.name) for p in at.glob("*/.metadata")), default=0)
@@ -542,7 +629,12 @@ def resumed(folder: str, killed_at: int | None) -> Any:
     for step in range(done, 8):
         steps(opt, model, "mlp", torch.float32, part, first=step, count=1)
         if step + 1 == killed_at and part[0] == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            if while_saving:
+                dcp.FileSystemWriter.write_data = partialmethod(
+                    write_and_die, dcp.FileSystemWriter.write_data
+                )
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
         if step % 2:
             weights, state = get_state_dict(model, opt)
             dcp.save({"weights": weights, "state": state}, checkpoint_id=at / str(step + 1))
@@ -550,6 +642,12 @@ def resumed(folder: str, killed_at: int | None) -> Any:
     if dist.get_rank() == 0:
         torch.save(result, at / "result.pt")
     return done
+
+
+def write_and_die(writer: Any, write: Callable[..., Any], *given: Any) -> None:
+    """Write this process's part of a checkpoint, and do not live to say so."""
+    write(writer, *given).wait()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 TASKS: dict[str, Callable[..., Any]] = {
@@ -560,11 +658,13 @@ TASKS: dict[str, Callable[..., Any]] = {
         predictions,
         low_precision,
         mistakes,
+        refused,
         replaced,
         messages,
         fitting,
         save,
         load,
+        full,
         resumed,
     )
 }

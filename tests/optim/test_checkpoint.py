@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from torch import nn
 from bayescore.nn import load_state, save_state
 from bayescore.optim import ADVI, SGLD, ProximalScore
 from bayescore.optim.base import BayesianOptimizer
+from bayescore.optim.checkpoint import LISTS
 
 MLP = NETWORKS["mlp"]
 
@@ -36,6 +38,21 @@ def test_a_checkpoint_needs_no_pickle_and_keeps_wide_state_beside_bfloat16_weigh
         train(o, MLP, m, 2, first=3, dtype=torch.bfloat16)
     assert same_state(opt, resumed)
     assert all(s["mean"].dtype == torch.float32 for s in resumed.state.values())
+
+
+@pytest.mark.parametrize("shell", OPTIMIZERS)
+def test_lists_of_options_load_as_lists_too_as_older_checkpoints_have_them(shell: str) -> None:
+    model, other = MLP.module(), MLP.module(seed=3)
+    opt, resumed = (OPTIMIZERS[shell](m.parameters(), 50) for m in (model, other))
+    train(opt, MLP, model, 3)
+    saved = opt.state_dict()
+    for group in saved["param_groups"]:
+        group.update({name: json.loads(group[name]) for name in LISTS if name in group})
+        assert len(group["losses"]) == 3
+    resumed.load_state_dict(saved)
+    for o, m in ((opt, model), (resumed, other)):
+        train(o, MLP, m, 2, first=3)
+    assert same_state(opt, resumed)
 
 
 @pytest.mark.parametrize("shell", OPTIMIZERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,8 @@ def network(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     """Damages one number about the whole network."""
 
     def change(saved: dict[str, Any]) -> None:
-        numbers = Network(*saved["param_groups"][0]["network"])._replace(**{name: value})
-        saved["param_groups"][0]["network"] = tuple(numbers)
+        numbers = Network(*json.loads(saved["param_groups"][0]["network"]))._replace(**{name: value})
+        saved["param_groups"][0]["network"] = json.dumps(numbers)
 
     return change
 

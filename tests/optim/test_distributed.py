@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from small_networks import NETWORKS, train
+from torch.nn.parallel import DataParallel, replicate
 
 from bayescore.optim import ProximalScore
 
@@ -151,3 +152,30 @@ def test_processes_that_would_drift_apart_are_refused_on_every_process(
 
 def test_processes_are_compared_once(found: list[dict[str, Any]]) -> None:
     assert [(told["agreeing"], told["comparisons"]) for told in found] == [("trained", 1)] * 2
+
+
+class Replicated(DataParallel[torch.nn.Module]):
+    """DataParallel with two replicas, as it makes them on two GPUs, on a CPU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        replicas = replicate(self.module, [0, 1], not torch.is_grad_enabled())
+        return torch.cat([replica(part) for replica, part in zip(replicas, x.chunk(2), strict=True)])
+
+
+def test_replicas_of_data_parallel_compute_with_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copies(tensors: list[torch.Tensor], devices: list[int], detach: bool) -> list[list[torch.Tensor]]:
+        return [[t.detach() if detach else t.clone() for t in tensors] for _ in devices]
+
+    monkeypatch.setattr(sys.modules["torch.nn.parallel.replicate"], "_broadcast_coalesced_reshape", copies)
+    case, found = NETWORKS["mlp"], []
+    for wrap in (lambda module: module, Replicated):
+        model = case.module(torch.float64)
+        wrapped, opt = wrap(model), ProximalScore(model.parameters(), 50)
+        train(opt, case, wrapped, 4, dtype=torch.float64)
+        x, _ = case.batch(dtype=torch.float64, seed=9)
+        found.append((opt.posterior(wrapped).predict(x, draws=4).probs, opt.state_dict()["state"]))
+    (probabilities, one), (replicated, two) = found
+    torch.testing.assert_close(replicated, probabilities, rtol=1e-10, atol=1e-12)
+    for key, state in one.items():
+        for name, value in state.items():
+            torch.testing.assert_close(two[key][name], value, rtol=1e-10, atol=1e-12)

@@ -5,11 +5,13 @@ The processes are those of sharded_worker.py; two of them here, four in the slow
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from sharded_worker import launch
 from small_networks import OPTIMIZERS
 
@@ -43,6 +45,7 @@ SITUATIONS = {
         parts=2, options={"accumulate": 2}, late_sync=True, count=5
     ),
     "clipping": case(clip=0.05, count=5),
+    "an empty part": case(network="one number", count=5),
     "a gradient that is not finite on one process": case(spoilt=2, count=5),
     "the same with several draws": case(kind="bam", spoilt=2, count=5),
     "evaluation between steps": case(evaluating=True, count=5),
@@ -55,12 +58,24 @@ MANY = {
     for how in ("ddp", "fsdp", "offload", "hybrid", "tp", "tp only")
     for kind in OPTIMIZERS
     for dtype in ("float64", "float32")
-    if kind == "proximal" or (dtype == "float64" and how in ("fsdp", "tp"))
+    if kind == "proximal" or how in ("ddp", "fsdp", "offload", "tp")
+    # one process alone differs by up to 1.5e-5 there if the rows of its batch change places: at first, small
+    # gradients are divided by themselves
+    if (network, kind, dtype) != ("language", "psgld", "float32")
 }
 MANY |= {
     f"large tensors {network} {how} {kind}": case(network=network, how=how, kind=kind, large="counter")
     for network in ("mlp", "language")
     for how in ("fsdp", "tp")
+    for kind in OPTIMIZERS
+}
+MANY |= {
+    f"clipping on several meshes, {how}": case(network="language", how=how, clip=0.05, meshes=True, count=5)
+    for how in ("fsdp", "tp", "tp only")
+}
+ALONE = {
+    f"{how} {kind}": case(kind=kind, how=how, count=5)
+    for how in ("ddp", "fsdp", "offload")
     for kind in OPTIMIZERS
 }
 
@@ -79,6 +94,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "chain": ("predictions", {"folder": str(folder), "kind": "sgld"}),
         "precision": ("low_precision", {}),
         "mistakes": ("mistakes", {}),
+        "refused": ("refused", {}),
+        "full": ("full", {"kinds": ["proximal"]}),
         "replaced": ("replaced", {}),
         "messages": ("messages", {}),
         "fit": ("fitting", {"folder": str(folder)}),
@@ -136,6 +153,22 @@ def test_processes_that_differ_are_told_so_and_a_damaged_part_is_refused_by_all(
     assert "impossible numbers" in two["mistakes"][1]["damage"]
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("family", "a density over all weights together needs whole weights, and a parameter is sharded"),
+        ("plain", "the methods plain, dropout and swag need whole weights, and a parameter is sharded"),
+        ("in_backward", "leave it out in distributed training"),
+        ("pipeline", "have different parameters.*pipelines of different layers are not supported"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused_on_every_process(
+    two: dict[str, Any], what: str, words: str
+) -> None:
+    for told in two["refused"]:
+        assert re.search(words, told[what])
+
+
 def test_an_optimizer_whose_weights_are_replaced_by_sharded_ones_trains_these(two: dict[str, Any]) -> None:
     assert two["replaced"] < TOLERANCE["float64"]
 
@@ -158,20 +191,46 @@ def test_an_asynchronous_checkpoint_of_two_processes_loads_into_a_whole_network(
     assert two["load"] == {"proximal": True}
 
 
+def test_a_whole_state_dict_of_the_first_process_is_that_of_all(two: dict[str, Any]) -> None:
+    assert two["full"] == {"proximal": True}
+
+
 def test_a_checkpoint_of_large_tensors_loads_into_a_whole_network_bitwise(two: dict[str, Any]) -> None:
     assert two["load large"] == {"proximal": True}
 
 
 @pytest.mark.slow
 def test_four_processes_equal_one_for_every_network_optimizer_and_wrapper(tmp_path: Path) -> None:
-    differences, positions = launch(
-        tmp_path, 4, ("equality", {"cases": list(MANY.values())}), ("positions", {})
-    )
-    for (name, asked), difference in zip(MANY.items(), differences, strict=True):
-        assert isinstance(difference, float), (name, difference)
-        assert difference < TOLERANCE[asked["dtype"]], name
+    tasks = ("equality", {"cases": list(MANY.values())}), ("positions", {}), ("refused", {})
+    differences, positions, refused, full = launch(tmp_path, 4, *tasks, ("full", {"kinds": list(OPTIMIZERS)}))
+    assert not different(MANY, differences)
+    assert full == dict.fromkeys(OPTIMIZERS, True)
+    assert all("cut it along one of them" in told["blocks"] for told in refused)
     assert len(positions) == 8
     assert all(positions.values()), positions
+
+
+def different(cases: dict[str, Any], differences: list[Any]) -> dict[str, Any]:
+    """The cases with too large a difference, or with an error."""
+    found = zip(cases.items(), differences, strict=True)
+    return {
+        name: d for (name, asked), d in found if not (isinstance(d, float) and d < TOLERANCE[asked["dtype"]])
+    }
+
+
+@pytest.mark.slow
+def test_a_wrapper_around_one_process_changes_nothing(tmp_path: Path) -> None:
+    (differences,) = launch(tmp_path, 1, ("equality", {"cases": list(ALONE.values())}))
+    assert not different(ALONE, differences)
+
+
+@pytest.mark.slow
+def test_posteriors_of_four_processes_predict_as_the_whole_one_under_every_wrapper(tmp_path: Path) -> None:
+    asked = [(how, kind) for how in ("offload", "hybrid", "tp", "tp only") for kind in ("proximal", "sgld")]
+    tasks = [("predictions", {"folder": str(tmp_path), "kind": kind, "how": how}) for how, kind in asked]
+    for pair, found in zip(asked, launch(tmp_path, 4, *tasks), strict=True):
+        assert found.pop("sharded state") is True, pair
+        assert max(found.values()) < 1e-12, (pair, found)
 
 
 @pytest.mark.slow
@@ -198,15 +257,28 @@ def test_what_four_processes_saved_is_loaded_by_one_two_and_three_bitwise(
         assert found == dict.fromkeys(kinds, True)
 
 
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The state after eight steps that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("through")
+    launch(folder, 2, ("resumed", {"folder": str(folder), "killed_at": None}))
+    found: dict[str, Any] = torch.load(folder / "result.pt", weights_only=True)["state"]
+    return found
+
+
 @pytest.mark.slow
-def test_a_run_of_which_one_process_was_killed_resumes_to_the_bitwise_result(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("through", "killed")]
-    for folder in folders:
-        folder.mkdir()
-    launch(tmp_path, 2, ("resumed", {"folder": str(folders[0]), "killed_at": None}))
-    launch(tmp_path, 2, ("resumed", {"folder": str(folders[1]), "killed_at": 6}), killed=True)
-    (begun,) = launch(tmp_path, 2, ("resumed", {"folder": str(folders[1]), "killed_at": None}))
+@pytest.mark.parametrize("while_saving", [False, True])
+def test_a_run_of_which_one_process_was_killed_resumes_to_the_bitwise_result(
+    through: dict[str, Any], while_saving: bool, tmp_path: Path
+) -> None:
+    """A checkpoint of which that process has written its part, but not all of it is known, is not read."""
+    asked = {"folder": str(tmp_path), "killed_at": 6, "while_saving": while_saving}
+    launch(tmp_path, 2, ("resumed", asked), killed=True)
+    assert bool(list(tmp_path.glob("6/*.distcp"))) == while_saving
+    with pytest.raises(FileNotFoundError, match="metadata"):
+        dcp.FileSystemReader(tmp_path / "6").read_metadata()
+    (begun,) = launch(tmp_path, 2, ("resumed", {**asked, "killed_at": None}))
     assert begun == 4
-    one, two = (torch.load(folder / "result.pt", weights_only=True) for folder in folders)
-    for key, row in one["state"].items():
-        assert all(torch.equal(value, two["state"][key][name]) for name, value in row.items())
+    found = torch.load(tmp_path / "result.pt", weights_only=True)["state"]
+    for key, row in through.items():
+        assert all(torch.equal(value, found[key][name]) for name, value in row.items())

@@ -58,6 +58,8 @@ from bayescore.optim.checkpoint import (
     impossible_options,
     possible,
     restored_tensors,
+    with_lists,
+    with_words,
 )
 from bayescore.optim.distributed import Processes, check_here, check_processes_agree
 from bayescore.optim.engine import (
@@ -1076,13 +1078,14 @@ class BayesianOptimizer(torch.optim.Optimizer):
         for group in found["param_groups"]:
             if isinstance(group["prior_mean"], dict):
                 group["prior_mean"] = "given"  # every trained tensor has its own in its state
+        found["param_groups"] = [with_words(group) for group in found["param_groups"]]
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state dict of the same method and the same parameters, bitwise."""
         if self._open:
             raise RuntimeError("load_state_dict() was called inside sample(); close the block first")
-        method = type(self).__name__
+        method, state_dict = type(self).__name__, with_lists(state_dict, self.defaults)
         processes = Processes.of(p for group in self.param_groups for p in group["params"])
         with processes.raising_together() if processes else nullcontext():
             check_checkpoint(state_dict, self.param_groups, method, self._check_saved, self._initial_state)

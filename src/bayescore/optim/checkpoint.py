@@ -1,9 +1,12 @@
-"""Checks of optimizer checkpoints: one that fits the model is loaded unchanged, any other is refused."""
+"""Optimizer checkpoints: their form, and checks. One that fits the model is loaded unchanged, any other is
+refused.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,11 +16,50 @@ from bayescore.optim.gradients import LARGEST
 from bayescore.posteriors.shards import local, part_like, sharded_like
 from bayescore.posteriors.wrappers import matched
 
-__all__ = ["as_sharded", "check_checkpoint", "impossible_options", "possible", "restored_tensors"]
+__all__ = [
+    "as_sharded",
+    "check_checkpoint",
+    "impossible_options",
+    "possible",
+    "restored_tensors",
+    "with_lists",
+    "with_words",
+]
 
 Groups = list[dict[str, Any]]
 NOT_OPTIONS = ("params", "param_names", "initial_lr")  # torch's own
 SQUARES = ("second", "second_m", "second_r", "square")  # running means of squares
+LISTS = ("quanta", "losses", "loss_lrs", "network", "reached")  # options whose length changes in a run
+
+
+def with_words(group: dict[str, Any]) -> dict[str, Any]:
+    """The options of a group as a checkpoint has them: lists whose length changes are JSON.
+
+    torch.distributed.checkpoint takes lists apart if it is asked for a full state dict, and other processes
+    than the first then get only as many entries as a fresh optimizer has.
+    """
+    return {name: json.dumps(value) if name in LISTS else value for name, value in group.items()}
+
+
+def with_lists(state_dict: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict that has these lists again, and tuples where the options are tuples.
+
+    Older state dicts have the lists already. What is no list is left to the checks.
+    """
+
+    def read(name: str, value: Any) -> Any:
+        if name in LISTS and isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                return value
+        return tuple(value) if isinstance(value, list) and isinstance(defaults.get(name), tuple) else value
+
+    groups = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        return state_dict
+    rows = [{name: read(name, value) for name, value in group.items()} for group in groups]
+    return {**state_dict, "param_groups": rows}
 
 
 def check_checkpoint(

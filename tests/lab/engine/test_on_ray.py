@@ -62,6 +62,22 @@ def test_a_cluster_gives_the_records_of_the_local_pool(toy: str, tmp_path: Path)
     assert recorded(tmp_path / "ray", toy) == recorded(tmp_path / "local", toy)
 
 
+def test_a_cluster_that_runs_already_is_used_by_its_address(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    assert finish(reproduce("toy", "quick", tmp_path / "local"), timeout=600)[0] == 0
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        where = ("--engine", "ray", "--address", cluster.address)
+        process = start_toy("reproduce", "toy", "--profile", "quick", "--out", str(tmp_path / "ray"), *where)
+        code, _, errors = finish(process, timeout=600)
+        assert code == 0, errors
+        assert all(node.any_processes_alive() for node in cluster.list_all_nodes())  # it is not ended
+    finally:
+        cluster.shutdown()
+    assert recorded(tmp_path / "ray") == recorded(tmp_path / "local")
+
+
 REAL = {"gaussian": (), "linear-gaussian": (), "mnist-tuning": ("--methods", "Plain,ADVI")}
 
 
