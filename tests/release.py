@@ -73,10 +73,11 @@ class Failed(Exception):
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     print("  $", *command, flush=True)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        env={**environ, "OMP_NUM_THREADS": "1"},  # each of several test processes has one core
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
