@@ -13,8 +13,8 @@ of r_i max(1, (x_i - m_w)^2/s_w^2) (metrics/psis.py), plus its standard error, a
 of what weights have to correct is not seen in n draws, and after weighting is left of (1) and (2)
     |m_w - m| / s_w  f/(1 - f),          log(1 + |1 - s^2/s_w^2| f/(1 - f)) / 2                            (5)
 Means and standard deviations decide the grade; quantiles are told in the table of parameters:
-    good      all |(1)|, |(2)| <= 0.1 up to two errors, and all (5) <= 0.1      use q itself
-    usable    all (5) <= 0.1                                                    use draws resampled by w
+    good      all |(1)|, |(2)| <= 0.1 up to two errors, and all (5) <= 0.15     use q itself
+    usable    all (5) <= 0.15                                                   use draws resampled by w
     poor      else: weights cannot correct q, nor measure how far it is off
 No limit is set to k-hat, the tail index of r_i alone: it does not say how much there is to correct.
 Draws are added, 4,000 at first and 64,000 at most, until q is good by two errors and all f <= 0.1: from 4,000
@@ -35,7 +35,7 @@ from bayescore.metrics.psis import smoothed_log_weights, tail_indices
 
 __all__ = [
     "FIRST_DRAWS",
-    "LIMIT",
+    "LEFT_LIMIT",
     "MOST_NUMBERS",
     "Diagnosis",
     "Shifts",
@@ -48,7 +48,8 @@ __all__ = [
 FIRST_DRAWS, MOST_DRAWS, GROWTH = 4000, 64_000, 4
 MOST_NUMBERS = 16_000_000  # draws times parameters
 SORTED_NUMBERS = 2_000_000  # of draws times parameters that are sorted together
-LIMIT = 0.1  # of (1) in standard deviations, of (2), about 10 %, and of (5)
+LIMIT = 0.1  # of (1) in standard deviations, and of (2), about 10 %
+LEFT_LIMIT = 0.15  # of (5)
 MOST_UNSEEN = 0.999  # f in (4), where k is 1 or more
 SEEN_ENOUGH = 0.1  # f with which no more draws are asked for
 CONSTANT_SPREAD = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
@@ -194,7 +195,7 @@ class Diagnosis:
     @property
     def usable(self) -> bool:
         """Whether draws that are resampled by their weights can be used."""
-        return self.left is not None and bool((self.left <= LIMIT).all())
+        return self.left is not None and bool((self.left <= LEFT_LIMIT).all())
 
     @property
     def undecided(self) -> bool:

@@ -18,7 +18,7 @@ from bayescore.families.base import Family
 from bayescore.inference import storage
 from bayescore.inference.diagnosis import (
     FIRST_DRAWS,
-    LIMIT,
+    LEFT_LIMIT,
     MOST_NUMBERS,
     Diagnosis,
     Shifts,
@@ -226,18 +226,18 @@ class Fit:
         moved, left = self._worst(found.shifts), float(found.left.max())
         if found.good:
             return Trust.GOOD, f"good: importance weights move {moved}; {tail}"
-        near = f", near the limit of {LIMIT:g}" if LIMIT / 2 < left < 2 * LIMIT else ""
+        near = f", near the limit of {LEFT_LIMIT:g}" if LEFT_LIMIT / 2 < left < 2 * LEFT_LIMIT else ""
         if found.usable:
             return (
                 Trust.USABLE,
                 f"usable after resampling: importance weights move {moved}, and draws of fit.resample are "
-                f"corrected for it but for about {left:.1g} sd{near}; {tail}",
+                f"corrected for it but for about {left:.2g} sd{near}; {tail}",
             )
         if left >= 1 and not k.value <= 1:
             why = "q misses a part of the posterior that weights of its draws cannot replace"
             return Trust.POOR, f"{REFUSAL}: {tail}: {why}"
         name = self._names()[int(found.left.argmax())]
-        much = f"about {left:.1g} sd" if left < 1 else "an unknown error"
+        much = f"about {left:.2g} sd" if left < 1 else "an unknown error"
         why = (
             f"weights of its draws correct it in part only: they move {moved}, and may leave {much} in {name}"
         )
