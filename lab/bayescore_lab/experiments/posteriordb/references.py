@@ -69,7 +69,13 @@ def make(name: str) -> dict[str, Any]:
         found = _summary(target, chains)
         if not found["divergences"] and max(found["rhat"]) < RHAT:
             break
-    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "delta": delta, "seed": SEED}
+    settings: dict[str, Any] = {
+        "chains": CHAINS,
+        "warmup": WARMUP,
+        "draws": draws,
+        "delta": delta,
+        "seed": SEED,
+    }
     if name in BEST_START:
         settings["start"] = "the best of 100 points"
     return {**settings, "seconds": round(seconds, 1), **found}
