@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 import bayescore as bs
-from bayescore.inference.diagnosis import FIRST_DRAWS, MOST_DRAWS, Shifts, diagnose, quantile_shifts
+from bayescore.inference.diagnosis import (
+    FIRST_DRAWS,
+    MOST_DRAWS,
+    Shifts,
+    diagnose,
+    left_over,
+    quantile_shifts,
+    unseen,
+)
 from bayescore.inference.result import Trust
 from bayescore.targets import LogDensity
 from cases import F64
@@ -143,3 +151,38 @@ def test_without_a_density_the_table_has_no_accuracy() -> None:
     fit = bs.fit(bs.targets.ScoreFunction(lambda x: -x, 2), progress=False)
     assert "off by" not in fit.summary()
     assert fit.marginals()[0].mean_shift is None
+
+
+def test_what_draws_have_not_seen_follows_the_tail_of_squares() -> None:
+    """q = N(0, 1) and the target N(0, s^2): r x^2 has the tail index 1 - 1/s^2, so n^(-1/s^2) is not seen."""
+    x = torch.randn(64_000, 1, generator=torch.Generator().manual_seed(0), dtype=F64)
+    shares = []
+    for s in (1.2, 1.4, 2.0):
+        ratios = 0.5 * x[:, 0].square() * (1 - 1 / s**2)
+        f = unseen(ratios, x, ratios.softmax(0))
+        shares.append(float(f))
+        left = float(left_over(Shifts.of(x, ratios.softmax(0)), f))
+        assert left > 0
+    assert shares == sorted(shares)
+    assert shares[0] < 0.01 < 0.1 < shares[-1]
+
+
+def test_a_tail_that_draws_do_not_reach_is_not_called_usable() -> None:
+    """A ridge bent by x^2: its k-hat is 0.7 to 0.85, and weighted draws have half of its sd."""
+    target = LogDensity(lambda x: -0.5 * x[:, 0] ** 2 - 2 * (x[:, 1] - x[:, 0] ** 2 + 1).square(), 2)
+    fits = [bs.fit(target, effort="quick", seed=seed, progress=False) for seed in range(3)]
+    assert all(fit.trust is Trust.POOR and "may leave" in fit.verdict for fit in fits)
+    assert all(fit.khat.value < 0.95 for fit in fits)
+    assert all(float(fit.resample(4000).std(0)[1]) < 0.75 * 1.5 for fit in fits)  # the sd is 1.5
+
+
+def test_a_tail_without_moments_to_correct_is_called_usable() -> None:
+    """Exponentials in log coordinates: k-hat is near 0.7 for the tail at zero, which no moment needs."""
+    model = bs.targets.TorchModel({"g": bs.targets.Positive(4)}, lambda g: -g.sum())
+    fits = [bs.fit(model, effort="quick", seed=seed, progress=False) for seed in range(3)]
+    assert max(fit.khat.value for fit in fits) > 0.7
+    for fit in fits:
+        assert fit.trust is Trust.USABLE
+        draws = model.constrain(fit.resample(10_000))["g"]
+        assert (draws.mean(0) - 1).abs().max() < 0.1
+        assert draws.std(0).log().abs().max() < 0.1

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayescore.metrics import pareto_khat, smoothed_log_weights
+from bayescore.metrics.psis import tail_indices
 from cases import F64, normal
 
 
@@ -104,3 +105,17 @@ def test_the_given_ratios_are_left_alone() -> None:
 def test_too_few_ratios_are_refused_with_a_sentence(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"at least 25 log ratios in one dimension; got \("):
         pareto_khat(torch.zeros(shape))
+
+
+def test_tail_indices_are_the_khats_of_the_columns() -> None:
+    columns = [log_ratios(kind, 1000, 7) for kind in KINDS]
+    k, errors = tail_indices(torch.stack(columns, -1))
+    for i, column in enumerate(columns):
+        one = pareto_khat(column)
+        assert float(k[i]) == pytest.approx(one.value, abs=1e-9)
+        assert float(errors[i]) == pytest.approx(one.error, abs=1e-9)
+
+
+def test_a_column_that_is_constant_has_no_finite_tail_index() -> None:
+    k, _ = tail_indices(torch.zeros(100, 1, dtype=F64))
+    assert math.isinf(float(k[0]))

@@ -7,15 +7,18 @@ With draws x_i ~ q, ratios r_i = Phi(x_i)/q(x_i) and Pareto-smoothed weights w_i
 and a quantile Q(p) at a level p, Q_w(p) under w, where sum over x_i <= Q_w(p) of w_i is p:
     shift of Q(p)      (Q_w(p) - Q(p)) / s_w,    error  (Q_w(p + d) - Q_w(p - d)) / (2 s_w),
                                                  d^2 = sum w^2 (1[x <= Q_w(p)] - p)^2                  (3)
-The errors are those of Monte Carlo. Means and standard deviations decide the grade, in which "below" and
-"above" mean by two standard errors; quantiles are told in the table of parameters:
-    good      k-hat below 0.7, or not above it and 1/sum w^2 >= n/2; all |(1)|, |(2)| <= 0.1     use q itself
-    usable    k-hat below 0.7, or not above it and all |(1)|, |(2)| <= 0.25     use draws resampled by w
+The errors are those of Monte Carlo. Weights correct q only as far as its draws reach. With the tail index k
+of r_i max(1, (x_i - m_w)^2/s_w^2) (metrics/psis.py), plus its standard error, a share of about
+    f = n^(k - 1)                the condition n >= 10^(1/(1 - k)) of Vehtari et al. is f <= 0.1           (4)
+of what weights have to correct is not seen in n draws, and after weighting is left of (1) and (2)
+    |m_w - m| / s_w  f/(1 - f),          log(1 + |1 - s^2/s_w^2| f/(1 - f)) / 2                            (5)
+Means and standard deviations decide the grade; quantiles are told in the table of parameters:
+    good      all |(1)|, |(2)| <= 0.1 up to two errors, and all (5) <= 0.15     use q itself
+    usable    all (5) <= 0.15                                                   use draws resampled by w
     poor      else: weights cannot correct q, nor measure how far it is off
-So no two seeds say good and poor of one posterior whose k-hat cannot be told from 0.7.
-Draws are added, 4,000 at first and 64,000 at most, until k-hat is not within two of its errors of its
-threshold and every |(1)| and |(2)| is below its own by two errors. A posterior that weights have to correct
-gets all draws: where q is too narrow, few draws reach the tail that is missing, and k-hat looks small. (4)
+No limit is set to k-hat, the tail index of r_i alone: it does not say how much there is to correct.
+Draws are added, 4,000 at first and 64,000 at most, until q is good by two errors and all f <= 0.1: from 4,000
+draws, tail indices of one posterior can be anything from 0.5 to 3, for a few large ratios decide them.   (6)
 """
 
 from __future__ import annotations
@@ -28,16 +31,27 @@ import torch
 from torch import Tensor
 
 from bayescore.metrics.estimate import Estimate
-from bayescore.metrics.psis import smoothed_log_weights
+from bayescore.metrics.psis import smoothed_log_weights, tail_indices
 
-__all__ = ["FIRST_DRAWS", "KHAT_LIMIT", "MOST_NUMBERS", "Diagnosis", "Shifts", "diagnose", "quantile_shifts"]
+__all__ = [
+    "FIRST_DRAWS",
+    "LEFT_LIMIT",
+    "MOST_NUMBERS",
+    "Diagnosis",
+    "Shifts",
+    "diagnose",
+    "left_over",
+    "quantile_shifts",
+    "unseen",
+]
 
 FIRST_DRAWS, MOST_DRAWS, GROWTH = 4000, 64_000, 4
 MOST_NUMBERS = 16_000_000  # draws times parameters
 SORTED_NUMBERS = 2_000_000  # of draws times parameters that are sorted together
-KHAT_LIMIT = 0.7
-SHIFT_LIMIT = 0.1  # of (1) in standard deviations and of (2), about 10 %
-BORDERLINE_LIMIT = 0.25  # the same where k-hat cannot be told from its limit
+LIMIT = 0.1  # of (1) in standard deviations, and of (2), about 10 %
+LEFT_LIMIT = 0.15  # of (5)
+MOST_UNSEEN = 0.999  # f in (4), where k is 1 or more
+SEEN_ENOUGH = 0.1  # f with which no more draws are asked for
 CONSTANT_SPREAD = 0.1  # nats: log ratios that vary less than this need no tail index to be trusted
 
 
@@ -72,7 +86,7 @@ class Shifts:
         """Whether (1) and (2) of all parameters are below the limit by two errors."""
         sizes = torch.cat([self.mean.abs(), self.sd.abs()])
         errors = 2 * torch.cat([self.mean_error, self.sd_error])
-        return bool((sizes + errors <= SHIFT_LIMIT).all())
+        return bool((sizes + errors <= LIMIT).all())
 
     def within(self, limit: float) -> bool:
         """Whether every shift is within a limit, up to twice its Monte Carlo error, and that is known well.
@@ -83,6 +97,25 @@ class Shifts:
         sizes = torch.cat([self.mean.abs(), self.sd.abs()])
         errors = torch.cat([self.mean_error, self.sd_error])
         return bool((sizes - 2 * errors <= limit).all() and (errors <= limit / 2).all())
+
+
+def unseen(log_ratios: Tensor, x: Tensor, weights: Tensor) -> Tensor:
+    """f in (4) for every parameter (K,), of draws (n, K) with their weights (n,)."""
+    n, found = len(x), []
+    for part in x.split(max(1, SORTED_NUMBERS // n), 1):
+        square = (part - weights @ part).square()  # (n, columns)
+        variance = weights @ square
+        scaled = square / torch.where(variance > 0, variance, 1.0)
+        k, error = tail_indices(log_ratios.unsqueeze(-1) + scaled.clamp_min(1.0).log())
+        found.append(((k + error - 1).clamp_max(0.0) * math.log(n)).exp())
+    return torch.cat(found).clamp_max(MOST_UNSEEN)
+
+
+def left_over(shifts: Shifts, f: Tensor) -> Tensor:
+    """The larger of the two of (5) for every parameter (K,)."""
+    odds = f / (1 - f)
+    sd = 0.5 * (odds * (1 - (-2 * shifts.sd).exp()).abs()).log1p()
+    return torch.maximum(shifts.mean.abs() * odds, sd)
 
 
 def quantile_shifts(x: Tensor, weights: Tensor, levels: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -120,12 +153,12 @@ def _quantile(values: Tensor, mass: Tensor, level: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the importance ratios at draws of q say: log ratios (n,), k-hat and the shifts of parameters."""
+    """What the importance ratios at draws of q say: log ratios (n,), k-hat, and parameters under weights."""
 
     log_ratios: Tensor
     khat: Estimate
-    evenness: float  # 1/(n sum w^2), the effective share of the draws
     shifts: Shifts | None  # None where a ratio or a parameter is not finite
+    unseen: Tensor | None  # f in (4), (K,)
 
     @property
     def finite(self) -> bool:
@@ -148,36 +181,28 @@ class Diagnosis:
         return self.finite and self.spread < CONSTANT_SPREAD
 
     @property
-    def above(self) -> bool:
-        """Whether k-hat is above its limit by two standard errors, or not a number."""
-        return not self.khat.value - 2 * self.khat.error <= KHAT_LIMIT
-
-    @property
-    def borderline(self) -> bool:
-        """Whether k-hat cannot be told from its limit."""
-        return abs(self.khat.value - KHAT_LIMIT) < 2 * self.khat.error
+    def left(self) -> Tensor | None:
+        """(5): how far means and standard deviations may be off after weighting, (K,)."""
+        if self.shifts is None or self.unseen is None:
+            return None
+        return left_over(self.shifts, self.unseen)
 
     @property
     def good(self) -> bool:
         """Whether q itself can be used."""
-        if self.close:
-            return True
-        tail = not self.above and (not self.borderline or self.evenness >= 0.5)
-        return tail and self.shifts is not None and self.shifts.within(SHIFT_LIMIT)
+        return self.close or (self.usable and self.shifts is not None and self.shifts.within(LIMIT))
 
     @property
     def usable(self) -> bool:
         """Whether draws that are resampled by their weights can be used."""
-        if self.above:
-            return False
-        return not self.borderline or (self.shifts is not None and self.shifts.within(BORDERLINE_LIMIT))
+        return self.left is not None and bool((self.left <= LEFT_LIMIT).all())
 
     @property
     def undecided(self) -> bool:
-        """(4): whether more draws could change the grade."""
-        if not self.finite or self.close or not math.isfinite(self.khat.value):
+        """(6): whether more draws could change the grade."""
+        if not self.finite or self.shifts is None or self.unseen is None or self.close:
             return False
-        return self.borderline or (not self.above and self.shifts is not None and not self.shifts.small)
+        return not (self.shifts.small and bool((self.unseen <= SEEN_ENOUGH).all()))
 
 
 def diagnose(
@@ -185,7 +210,7 @@ def diagnose(
     log_ratio: Callable[[Tensor], Tensor],
     parameters: Callable[[Tensor], Tensor],
 ) -> Diagnosis:
-    """The diagnosis, with as many draws as (4) asks for.
+    """The diagnosis, with as many draws as (6) asks for.
 
     Arguments:
         draw: from (n, number of the block) to draws (n, D); each block is independent of the others.
@@ -208,7 +233,7 @@ def diagnose(
 
 def _judge(log_ratios: Tensor, values: Tensor) -> Diagnosis:
     log_weights, khat = smoothed_log_weights(log_ratios)
-    usable = bool(log_ratios.isfinite().all()) and bool(values.isfinite().all())
+    if not (bool(log_ratios.isfinite().all()) and bool(values.isfinite().all())):
+        return Diagnosis(log_ratios, khat, None, None)
     weights = log_weights.exp()
-    evenness = 1 / (len(weights) * float(weights.square().sum()))
-    return Diagnosis(log_ratios, khat, evenness, Shifts.of(values, weights) if usable else None)
+    return Diagnosis(log_ratios, khat, Shifts.of(values, weights), unseen(log_ratios, values, weights))

@@ -18,7 +18,7 @@ from bayescore.families.base import Family
 from bayescore.inference import storage
 from bayescore.inference.diagnosis import (
     FIRST_DRAWS,
-    KHAT_LIMIT,
+    LEFT_LIMIT,
     MOST_NUMBERS,
     Diagnosis,
     Shifts,
@@ -169,7 +169,7 @@ class Fit:
 
     @property
     def khat(self) -> Estimate | None:
-        """PSIS k-hat: above 0.7, weights of draws can neither correct q nor say how far it is off."""
+        """PSIS k-hat, the tail index of importance ratios: above 0.7 weights correct q slowly."""
         return None if self.diagnosis is None else self.diagnosis.khat
 
     @property
@@ -218,30 +218,38 @@ class Fit:
         )
 
     def _graded(self, found: Diagnosis) -> tuple[Trust, str]:
-        """Grade and sentence from k-hat and the shifts; words say how near the threshold is."""
+        """Grade and sentence from the shifts and what is left of them; words say how near the limit is."""
         k = found.khat
         tail = f"k-hat is {k}"
-        if found.borderline:
-            tail += f", which cannot be told from the threshold {KHAT_LIMIT}"
-        moved = "" if found.shifts is None else self._worst(found.shifts)
+        if found.shifts is None or found.left is None:
+            return Trust.POOR, f"{REFUSAL}: a parameter is not finite at some draws; {tail}"
+        moved, left = self._worst(found.shifts), float(found.left.max())
         if found.good:
             return Trust.GOOD, f"good: importance weights move {moved}; {tail}"
+        near = f", near the limit of {LEFT_LIMIT:g}" if LEFT_LIMIT / 2 < left < 2 * LEFT_LIMIT else ""
         if found.usable:
             return (
                 Trust.USABLE,
                 f"usable after resampling: importance weights move {moved}, and draws of fit.resample are "
-                f"corrected for it; {tail}",
+                f"corrected for it but for about {left:.2g} sd{near}; {tail}",
             )
-        if not k.value <= 1:
+        if left >= 1 and not k.value <= 1:
             why = "q misses a part of the posterior that weights of its draws cannot replace"
             return Trust.POOR, f"{REFUSAL}: {tail}: {why}"
-        seen = f" (those seen move {moved})" if moved else ""
-        why = f"weights of its draws correct it in part only{seen}; check what matters against MCMC"
-        return Trust.POOR, f"{REFUSAL} as it is: {tail}: {why}"
+        name = self._names()[int(found.left.argmax())]
+        much = f"about {left:.2g} sd" if left < 1 else "an unknown error"
+        why = (
+            f"weights of its draws correct it in part only: they move {moved}, and may leave {much} in {name}"
+        )
+        return Trust.POOR, f"{REFUSAL} as it is: {tail}; {why}{near}; check what matters against MCMC"
+
+    def _names(self) -> list[str]:
+        """The names of the parameters that are judged."""
+        return list(columns(getattr(model_of(self.target), "constrain", _plain)(self.family.sample(2, 0))))
 
     def _worst(self, shifts: Shifts) -> str:
         """The largest shifts in words."""
-        names = list(columns(getattr(model_of(self.target), "constrain", _plain)(self.family.sample(2, 0))))
+        names = self._names()
         i, j = int(shifts.mean.abs().argmax()), int(shifts.sd.abs().argmax())
         mean = f"the mean of {names[i]} by {float(shifts.mean[i].abs()):.2f} sd"
         return f"at most {mean} and the sd of {names[j]} by {float(shifts.sd[j].expm1().abs()):.0%}"
@@ -279,7 +287,7 @@ class Fit:
         """n draws (n, D) closer to the target than q: draws of q, resampled by Pareto-smoothed weights Phi/q.
 
         They are chosen with replacement from four times as many draws of q, at least 4,000 (no more than n
-        where D is large), so some are repeated. Trust them if k-hat is at most 0.7.
+        where D is large), so some are repeated. Trust them if the verdict calls them usable.
         """
         check_count("n", n)
         if (reason := why_no_diagnosis(self)) is not None:

@@ -1,7 +1,8 @@
 """Long runs of Stan's own NUTS on a compiled program: the references of posteriordb-all.
 
 nuts.cpp has the sampler, compiled once into the cache of Stan programs. Chains begin at points uniform in
-(-2, 2)^D, as Stan's do. Draws leave the unconstrained space by the program itself.
+(-2, 2)^D, as Stan's do, or each at the point of largest density among a hundred of them. Draws leave the
+unconstrained space by the program itself.
 """
 
 from __future__ import annotations
@@ -39,14 +40,19 @@ class Chains:
     gradients: int
 
 
-def sample(target: Stan, chains: int, warmup: int, draws: int, seed: int, delta: float) -> Chains:
-    """`chains` chains one after the other; delta is the acceptance that the step size aims at."""
+def sample(
+    target: Stan, chains: int, warmup: int, draws: int, seed: int, delta: float, *, best: bool = False
+) -> Chains:
+    """`chains` chains one after the other; delta is the acceptance that the step size aims at.
+
+    With `best` a chain begins at the point of largest density among those where it may begin.
+    """
     assert isinstance(target.model, CompiledModel)
     library = _library()
     out = torch.empty(chains, draws, target.dim, dtype=torch.float64)
     counts = torch.zeros(chains, 3, dtype=torch.int64)
     for chain in range(chains):
-        start = _start(target, seed, chain)
+        start = _start(target, seed, chain, best)
         failed = library.nuts_chain(
             ctypes.cast(target.model.library.bs_log_density, c_void_p),
             target.model._model,
@@ -67,14 +73,15 @@ def sample(target: Stan, chains: int, warmup: int, draws: int, seed: int, delta:
     return Chains(out, divergences, deepest, gradients)
 
 
-def _start(target: Stan, seed: int, chain: int) -> Tensor:
+def _start(target: Stan, seed: int, chain: int, best: bool) -> Tensor:
     rng = generator(seed, purpose=f"start of chain {chain}")
     points = 4 * torch.rand(TRIES, target.dim, generator=rng, dtype=torch.float64) - 2
     value, score = target.log_prob_and_score(points)
     finite = value.isfinite() & score.isfinite().all(-1)
     if not finite.any():
         raise RuntimeError(f"the density of {target.label} is finite at none of {TRIES} points in (-2, 2)^D")
-    return points[int(finite.nonzero()[0])].contiguous()
+    chosen = value.where(finite, -torch.inf).argmax() if best else finite.nonzero()[0]
+    return points[int(chosen)].contiguous()
 
 
 def _library() -> ctypes.CDLL:

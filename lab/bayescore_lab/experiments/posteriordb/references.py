@@ -5,7 +5,9 @@
 samples the models that the file lacks (or those named) and adds them to it. A run is kept if it has no
 divergence and the largest rank-normalised split R-hat (ArviZ) of all numbers that the program names is below
 1.01; otherwise it is made again with a larger acceptance rate, and the last one is kept and says so. Centred
-models are judged by the reference of their non-centred form and have none of their own.
+models are judged by the reference of their non-centred form and have none of their own. On mixture_three
+three of four chains from Stan's starts stay in a mode that joins two components, 53 nats lower in log density
+in eight dimensions, so without mass that counts; there a chain begins at the best of a hundred points.
 
 The tail index of a number x is the generalised Pareto shape of |x - median|, as in metrics/psis.py: from 0.5
 on the number has no standard deviation that a comparison could use.
@@ -37,6 +39,7 @@ __all__ = ["reference", "references", "tail_index"]
 SEED = 20_261_118
 CHAINS, WARMUP, DRAWS = 4, 1000, 2500
 SLOW = {"ode_pharmacokinetics": 1000, "ode_predator_prey": 1000}  # draws of chains whose gradients are slow
+BEST_START = {"mixture_three"}
 DELTAS = (0.9, 0.97, 0.995, 0.999)  # acceptance rates, tried in turn
 RHAT = 1.01
 QUANTILES = (0.05, 0.5, 0.95)
@@ -61,12 +64,20 @@ def make(name: str) -> dict[str, Any]:
     draws = SLOW.get(name, DRAWS)
     for delta in DELTAS:
         began = time.perf_counter()
-        chains = sample(target, CHAINS, WARMUP, draws, SEED, delta)
+        chains = sample(target, CHAINS, WARMUP, draws, SEED, delta, best=name in BEST_START)
         seconds = time.perf_counter() - began
         found = _summary(target, chains)
         if not found["divergences"] and max(found["rhat"]) < RHAT:
             break
-    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "delta": delta, "seed": SEED}
+    settings: dict[str, Any] = {
+        "chains": CHAINS,
+        "warmup": WARMUP,
+        "draws": draws,
+        "delta": delta,
+        "seed": SEED,
+    }
+    if name in BEST_START:
+        settings["start"] = "the best of 100 points"
     return {**settings, "seconds": round(seconds, 1), **found}
 
 
