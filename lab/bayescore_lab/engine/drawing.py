@@ -82,7 +82,7 @@ def draw(plan: Plan, out: Path) -> Drawn:
         raise ValueError(f"the tables or figures of {plan.experiment.id} share a name; give each its own")
     with _blaming(store.path):
         files["traces.json"] = _traces(plan, records)
-    summary = _facts(plan, records, everything, store.corrupt) | {
+    summary = _facts(plan, records, everything, [line for _, line, _ in store.damage]) | {
         "claims": [
             {"text": claim.text, "location": claim.location, "rule": claim.rule.words, "paper": claim.paper}
             | vars(judgement)

@@ -429,19 +429,27 @@ class Lines(Generic[T]):
 
 
 class RecordStore(Lines[Record]):
-    """The records of one experiment: `folder/records.jsonl`."""
+    """The records of one experiment: `folder/records.jsonl`, and `records-*.jsonl`, which are only read."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder / "records.jsonl",
-            Record.parse,
-            Record.line,
-            lambda record: record.run if record.done else None,
-        )
+        def lines_of(path: Path) -> tuple[Any, ...]:
+            return path, Record.parse, Record.line, lambda record: record.run if record.done else None
+
+        super().__init__(*lines_of(folder / "records.jsonl"))
+        self._parts = [Lines[Record](*lines_of(path)) for path in sorted(folder.glob("records-*.jsonl"))]
 
     def done(self) -> set[str]:
         """The ids of the runs that are finished."""
-        return self.names()
+        return self.names().union(*(part.names() for part in self._parts))
+
+    def read(self) -> list[Record]:
+        return [record for part in self._parts for record in part.read()] + super().read()
+
+    @property
+    def damage(self) -> list[tuple[Path, int, str]]:
+        """The lines that could not be read: their file, number and reason."""
+        files: list[Lines[Record]] = [*self._parts, self]
+        return [(file.path, line, reason) for file in files for line, reason in file.corrupt.items()]
 
 
 def prepare_folder(folder: Path) -> None:

@@ -100,9 +100,9 @@ class _Session:
             store = self.stores[plan.experiment.id]
             store.check()
             done = store.done()
-            for line, reason in store.corrupt.items():
+            for path, line, reason in store.damage:
                 _log.warning(
-                    "%s: line %d is corrupt and is left out (%s); the rest is used", store.path, line, reason
+                    "%s: line %d is corrupt and is left out (%s); the rest is used", path, line, reason
                 )
             recorded += len(done & plan.runs.keys())
             self.queue += _tasks(plan, done)

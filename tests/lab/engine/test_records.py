@@ -256,6 +256,17 @@ def test_a_file_that_was_replaced_is_read_anew(store):
     assert store.done() == {"c"}
 
 
+def test_records_may_be_in_several_files_of_which_one_grows(tmp_path):
+    finished = tmp_path / "records-first.jsonl"
+    finished.write_bytes(make_record("a").line() + b"nonsense\n")
+    store = RecordStore(tmp_path)
+    assert store.append(make_record("b"))
+    assert store.done() == {"a", "b"}
+    assert [record.run for record in store.read()] == ["a", "b"]
+    assert [(path, line) for path, line, _ in store.damage] == [(finished, 2)]
+    assert finished.read_bytes() == make_record("a").line() + b"nonsense\n"
+
+
 def test_records_select_by_config_and_read_metrics():
     records = Records([make_record("a", kl=1.0), make_record("b", kl=math.nan)])
     assert list(records.arms) == ["Ours"]
