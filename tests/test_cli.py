@@ -99,8 +99,8 @@ def run(tmp_path, monkeypatch, capsys):
         ("fit", "TARGET"),
         ("list familes", "did you mean 'families'"),
         ("lst", "list"),
-        ("fit banana --learning-rate 1", "(Possible options: --lr)"),
-        ("train table.csv --max-epochs 3", "(Possible options: --epochs)"),
+        ("fit banana --learning-rate 1", "--lr"),
+        ("train table.csv --max-epochs 3", "--epochs"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(run, line, words):

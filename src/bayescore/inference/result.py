@@ -197,21 +197,23 @@ class Fit:
             close = f"log density and log q differ by a constant up to {found.spread:.1g} nats"
             return Trust.GOOD, f"good: {close}"
         trust, words = self._graded(found)
-        return trust, words if trust is Trust.GOOD else f"{words}{self._without_bound()}"
+        return trust, f"{words}{self._without_bound()}"
 
     def _without_bound(self) -> str:
         """The hint at a scale without its bound: no draw has a finite density if its sign is changed."""
         x = self._diagnosis_draws(REFLECTED, 0)
         x = x[self._log_ratios_at(x).isfinite()]
-        if not len(x) or self.family.dim > REFLECTED_DIM:
+        positive = (x > 0).all(0).nonzero().flatten()  # (K,)
+        if not len(x) or not len(positive) or self.family.dim > REFLECTED_DIM:
             return ""
-        signs = 1 - 2 * torch.eye(self.family.dim, dtype=x.dtype, device=x.device)  # row i changes x_i
+        chosen = torch.eye(self.family.dim, dtype=x.dtype, device=x.device)[positive]  # (K, D)
+        signs = 1 - 2 * chosen
         finite = self._log_ratios_at((x * signs.unsqueeze(1)).flatten(0, 1)).isfinite()
-        bounded = ~finite.reshape(-1, len(x)).any(-1) & (x > 0).all(0)  # (D,)
-        if not bool(bounded.any()):
+        bounded = positive[~finite.reshape(-1, len(x)).any(-1)]
+        if not len(bounded):
             return ""
         assert self.target is not None
-        name = coordinate_names(model_of(self.target) or self.target)[int(bounded.nonzero()[0])]
+        name = coordinate_names(model_of(self.target) or self.target)[int(bounded[0])]
         return (
             f"; the density is finite only where {name} is positive. Is it a scale without its bound? "
             f"Declare it as real<lower=0> {name} in Stan, or as Positive() in a TorchModel"
