@@ -29,6 +29,8 @@ def show_fit(fit: Fit, out: Console, title: str) -> None:
         calls += f", and {counts.hessian_products:,} Hessian products"
     if counts.skipped_steps:
         calls += f"; {counts.skipped_steps:,} steps skipped for scores that were not finite"
+    if fit.diagnosis is not None and fit.diagnosis.score_calls:
+        calls += f"; and {fit.diagnosis.score_calls:,} for the diagnosis"
     none = f"none: {why_no_diagnosis(fit)}"
     lines = {
         "status": Text(fit.status, _COLOURS.get(fit.outcome, "yellow")),

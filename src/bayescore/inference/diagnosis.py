@@ -12,20 +12,26 @@ of r_i max(1, (x_i - m_w)^2/s_w^2) (metrics/psis.py), plus its standard error, a
     f = n^(k - 1)                the condition n >= 10^(1/(1 - k)) of Vehtari et al. is f <= 0.1           (4)
 of what weights have to correct is not seen in n draws, and after weighting is left of (1) and (2)
     |m_w - m| / s_w  f/(1 - f),          log(1 + |1 - s^2/s_w^2| f/(1 - f)) / 2                            (5)
+If that is not good, resampled draws x_0 are also moved (moves.py). Let c be the larger of the correlation of
+the ranks of x_0 and x_M, before and after M moves of the n draws of a pilot, and that of the ranks of
+|x - median|, plus two errors 2/sqrt(n). What draws began with has decayed by c, so that the odds f/(1 - f) in
+(5) become c f/(1 - f); and of what moves are seen to change, d_m = |mean x_M - mean x_0| / sd x_M and
+d_s = |log(sd x_M / sd x_0)|, the part 1 - c of the whole, c/(1 - c) is still to come. Left is the larger of
+    (5) with c f/(1 - f),          max(d_m, d_s) c/(1 - c)                                                (6)
 Means and standard deviations decide the grade; quantiles are told in the table of parameters:
     good      all |(1)|, |(2)| <= 0.1 up to two errors, and all (5) <= 0.15     use q itself
-    usable    all (5) <= 0.15                                                   use draws resampled by w
-    poor      else: weights cannot correct q, nor measure how far it is off
+    usable    all (5) or all (6) <= 0.15                                        use resampled draws
+    poor      else: weights and moves cannot correct q, nor measure how far it is off
 No limit is set to k-hat, the tail index of r_i alone: it does not say how much there is to correct.
 Draws are added, 4,000 at first and 64,000 at most, until q is good by two errors and all f <= 0.1: from 4,000
-draws, tail indices of one posterior can be anything from 0.5 to 3, for a few large ratios decide them.   (6)
+draws, tail indices of one posterior can be anything from 0.5 to 3, for a few large ratios decide them.   (7)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,7 +47,9 @@ __all__ = [
     "Shifts",
     "diagnose",
     "left_over",
+    "memory",
     "quantile_shifts",
+    "to_come",
     "unseen",
 ]
 
@@ -111,11 +119,34 @@ def unseen(log_ratios: Tensor, x: Tensor, weights: Tensor) -> Tensor:
     return torch.cat(found).clamp_max(MOST_UNSEEN)
 
 
-def left_over(shifts: Shifts, f: Tensor) -> Tensor:
-    """The larger of the two of (5) for every parameter (K,)."""
-    odds = f / (1 - f)
+def left_over(shifts: Shifts, f: Tensor, c: Tensor | float = 1.0) -> Tensor:
+    """The larger of the two of (5) for every parameter (K,), with c of (6)."""
+    odds = c * f / (1 - f)
     sd = 0.5 * (odds * (1 - (-2 * shifts.sd).exp()).abs()).log1p()
     return torch.maximum(shifts.mean.abs() * odds, sd)
+
+
+def memory(before: Tensor, after: Tensor) -> Tensor:
+    """c in (6) for every parameter (K,), of draws (n, K) before and after moves."""
+    away = [(x - x.median(0).values).abs() for x in (before, after)]
+    found = torch.maximum(_rank_correlation(before, after), _rank_correlation(*away))
+    return (found + 2 / math.sqrt(len(before))).clamp(max=1.0)
+
+
+def to_come(before: Tensor, after: Tensor, c: Tensor) -> Tensor:
+    """The second of (6) for every parameter (K,)."""
+    sd = after.std(0)
+    seen = torch.maximum((after.mean(0) - before.mean(0)).abs() / sd, (sd / before.std(0)).log().abs())
+    constant = (before == after[:1]).all(0) & (after == after[:1]).all(0)
+    return torch.where(constant, 0.0, torch.where(c < 1, seen * c / (1 - c), torch.inf))
+
+
+def _rank_correlation(x: Tensor, y: Tensor) -> Tensor:
+    """The absolute correlation (K,) of the ranks in the columns of (n, K); 0 of numbers that do not vary."""
+    a, b = (z.argsort(0).argsort(0).to(x.dtype) - 0.5 * (len(z) - 1) for z in (x, y))
+    constant = (x == x[:1]).all(0) | (y == y[:1]).all(0)
+    r = (a * b).sum(0) / (a.square().sum(0) * b.square().sum(0)).sqrt()
+    return torch.where(constant, 0.0, r.abs())
 
 
 def quantile_shifts(x: Tensor, weights: Tensor, levels: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -159,6 +190,9 @@ class Diagnosis:
     khat: Estimate
     shifts: Shifts | None  # None where a ratio or a parameter is not finite
     unseen: Tensor | None  # f in (4), (K,)
+    moves: int = 0  # of resampled draws, which the grade rests on: M in (6)
+    after_moves: Tensor | None = None  # (6), (K,)
+    score_calls: int = 0  # of the pilot
 
     @property
     def finite(self) -> bool:
@@ -181,25 +215,46 @@ class Diagnosis:
         return self.finite and self.spread < CONSTANT_SPREAD
 
     @property
-    def left(self) -> Tensor | None:
+    def after_weights(self) -> Tensor | None:
         """(5): how far means and standard deviations may be off after weighting, (K,)."""
-        if self.shifts is None or self.unseen is None:
-            return None
-        return left_over(self.shifts, self.unseen)
+        return None if self.shifts is None or self.unseen is None else left_over(self.shifts, self.unseen)
+
+    @property
+    def left(self) -> Tensor | None:
+        """How far means and sds of resampled draws may be off, (K,): (6) if they are moved, else (5)."""
+        return self.after_moves if self.moves else self.after_weights
 
     @property
     def good(self) -> bool:
         """Whether q itself can be used."""
-        return self.close or (self.usable and self.shifts is not None and self.shifts.within(LIMIT))
+        if self.close:
+            return True
+        left = self.after_weights
+        seen = left is not None and bool((left <= LEFT_LIMIT).all())
+        return seen and self.shifts is not None and self.shifts.within(LIMIT)
 
     @property
     def usable(self) -> bool:
-        """Whether draws that are resampled by their weights can be used."""
+        """Whether resampled draws can be used."""
         return self.left is not None and bool((self.left <= LEFT_LIMIT).all())
+
+    def with_moves(self, moves: int, before: Tensor, after: Tensor, score_calls: int) -> Diagnosis:
+        """This diagnosis with a pilot of draws (n, K) before and after moves, at the cost of `score_calls`.
+
+        It rests on moves where they leave little enough, or less than weights alone.
+        """
+        assert self.after_weights is not None
+        assert self.shifts is not None
+        assert self.unseen is not None
+        c = memory(before, after)
+        left = torch.maximum(left_over(self.shifts, self.unseen, c), to_come(before, after, c))  # (6)
+        if float(left.max()) > max(LEFT_LIMIT, float(self.after_weights.max())):
+            return replace(self, score_calls=score_calls)
+        return replace(self, moves=moves, after_moves=left, score_calls=score_calls)
 
     @property
     def undecided(self) -> bool:
-        """(6): whether more draws could change the grade."""
+        """(7): whether more draws could change the grade."""
         if not self.finite or self.shifts is None or self.unseen is None or self.close:
             return False
         return not (self.shifts.small and bool((self.unseen <= SEEN_ENOUGH).all()))
@@ -210,7 +265,7 @@ def diagnose(
     log_ratio: Callable[[Tensor], Tensor],
     parameters: Callable[[Tensor], Tensor],
 ) -> Diagnosis:
-    """The diagnosis, with as many draws as (6) asks for.
+    """The diagnosis, with as many draws as (7) asks for.
 
     Arguments:
         draw: from (n, number of the block) to draws (n, D); each block is independent of the others.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from bayescore.inference.diagnosis import (
 from bayescore.inference.export import columns, data_of, groups, inference_data, model_of
 from bayescore.inference.history import History
 from bayescore.inference.marginals import Marginals, marginals_of
+from bayescore.inference.moves import can_move, moved, tempered
 from bayescore.initial.checks import check_match
 from bayescore.initial.finding import Start
 from bayescore.io import refusing_damage
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "to_arviz", "why_no_diagnosis"]
 
 POOL = 4  # draws of q for each that is resampled
+MOVES = 16  # of resampled draws, where q is not good
+PILOT = 500  # draws whose moves tell what they leave
+TOGETHER = 1000  # the most draws that are moved together; more are their states after further moves
 TABLE_NUMBERS = 20_000_000  # the most draws times dimensions behind the table of parameters
 REFLECTED, REFLECTED_DIM = 10, 400  # draws whose coordinates change sign in turn, and in how many dimensions
 REFUSAL = "do not trust this approximation"
@@ -138,7 +143,16 @@ class Fit:
         """What importance ratios at draws from q say (inference/diagnosis.py); None without a density."""
         if why_no_diagnosis(self) is not None:
             return None
-        return diagnose(self._diagnosis_draws, self._log_ratios_at, self._parameters_at)
+        found = diagnose(self._diagnosis_draws, self._log_ratios_at, self._parameters_at)
+        assert self.target is not None
+        if found.good or found.shifts is None or self._objections or not can_move(self.target, self.family):
+            return found
+        seed, device = self.seed + 7919, self.family.device
+        x, noise = self._resampled(PILOT, FIRST_DRAWS, generator(seed, device), seed, moves=True)
+        assert noise is not None
+        after = moved(self.target, self.family, noise, generator(seed, device, "moves"), drop=MOVES)
+        before, moves = (self._parameters_at(draws).cpu().double() for draws in (x, after.x[0]))
+        return found.with_moves(MOVES, before, moves, after.score_calls)
 
     def take_diagnosis(self, other: Fit) -> None:
         """Keep the diagnosis that another fit of the same q, target and seed has already made."""
@@ -225,25 +239,33 @@ class Fit:
         tail = f"k-hat is {k}"
         if found.shifts is None or found.left is None:
             return Trust.POOR, f"{REFUSAL}: a parameter is not finite at some draws; {tail}"
-        moved, left = self._worst(found.shifts), float(found.left.max())
+        shift, left = self._worst(found.shifts), float(found.left.max())
         if found.good:
-            return Trust.GOOD, f"good: importance weights move {moved}; {tail}"
+            return Trust.GOOD, f"good: importance weights move {shift}; {tail}"
         near = f", near the limit of {LEFT_LIMIT:g}" if LEFT_LIMIT / 2 < left < 2 * LEFT_LIMIT else ""
         if found.usable:
+            means = f"weights and {found.moves} moves" if found.moves else "weights"
             return (
                 Trust.USABLE,
-                f"usable after resampling: importance weights move {moved}, and draws of fit.resample are "
-                f"corrected for it but for about {left:.2g} sd{near}; {tail}",
+                f"usable after resampling: importance weights move {shift}, and draws of fit.resample are "
+                f"corrected for it by {means} but for about {left:.2g} sd{near}; {tail}",
             )
         if left >= 1 and not k.value <= 1:
-            why = "q misses a part of the posterior that weights of its draws cannot replace"
+            why = "q misses a part of the posterior that weights and moves of its draws cannot replace"
             return Trust.POOR, f"{REFUSAL}: {tail}: {why}"
         name = self._names()[int(found.left.argmax())]
         much = f"about {left:.2g} sd" if left < 1 else "an unknown error"
+        what = f"weights and {found.moves} moves" if found.moves else "weights"
         why = (
-            f"weights of its draws correct it in part only: they move {moved}, and may leave {much} in {name}"
+            f"{what} of its draws correct it in part only: weights move {shift}, and {much} may be left in "
+            f"{name}"
         )
         return Trust.POOR, f"{REFUSAL} as it is: {tail}; {why}{near}; check what matters against MCMC"
+
+    def _pilot_calls(self) -> str:
+        """The calls of the diagnosis, which the fit did not make."""
+        calls = 0 if self.diagnosis is None else self.diagnosis.score_calls
+        return f", and {calls} for the diagnosis" if calls else ""
 
     def _names(self) -> list[str]:
         """The names of the parameters that are judged."""
@@ -273,7 +295,7 @@ class Fit:
         lines = [
             f"{type(self.method).__name__} with {self.family}",
             f"status       {self.status}",
-            f"score calls  {self.counts.score_calls} in {self.seconds:.2f} s",
+            f"score calls  {self.counts.score_calls} in {self.seconds:.2f} s{self._pilot_calls()}",
             f"ELBO         {self.elbo or none}",
             f"k-hat        {self.khat or none}",
             f"verdict      {self.verdict}",
@@ -285,22 +307,65 @@ class Fit:
 
     # -- draws -------------------------------------------------------------------------------------
 
-    def resample(self, n: int, seed: int = 0) -> Tensor:
-        """n draws (n, D) closer to the target than q: draws of q, resampled by Pareto-smoothed weights Phi/q.
+    def resample(self, n: int, seed: int = 0, *, moves: int | None = None) -> Tensor:
+        """n draws (n, D) closer to the target than q: draws of q, resampled by weights Phi/q, then moved.
 
-        They are chosen with replacement from four times as many draws of q, at least 4,000 (no more than n
-        where D is large), so some are repeated. Trust them if the verdict calls them usable.
+        They are chosen with replacement, by Pareto-smoothed weights, from four times as many draws of q, at
+        least 4,000 (no more than n where D is large). Where q is not good they then make `moves` Hamiltonian
+        moves (inference/moves.py), of four scores each: more than a thousand draws are the states of a
+        thousand after further moves. Trust them if the verdict calls them usable.
+
+        Arguments:
+            n: number of draws.
+            seed: of the draws and of the moves.
+            moves: by default those on which the verdict rests, `fit.diagnosis.moves`: 8, or none if q is
+                good, the target is noisy, or the family is a mixture. 0 only weights.
         """
         check_count("n", n)
         if (reason := why_no_diagnosis(self)) is not None:
             raise ValueError(f"draws cannot be weighted: {reason}")
+        assert self.target is not None
+        if moves is not None:
+            check_count("moves", moves, least=0)
+        if moves is None:
+            assert self.diagnosis is not None
+            moves = self.diagnosis.moves
+        elif moves and not can_move(self.target, self.family):
+            raise ValueError(
+                f"draws of {self.family!r} for {self.target!r} cannot be moved: that takes an exact log "
+                "density and a family whose draws are transformed noise"
+            )
         pool = max(n, FIRST_DRAWS, min(POOL * n, MOST_NUMBERS // self.family.dim))
-        x = self.family.sample(pool, generator(seed, self.family.device, "resample"))
-        weights = smoothed_log_weights(self._log_ratios_at(x))[0].exp()
-        if not bool(weights.isfinite().all()):
+        rng = generator(seed, self.family.device, "resample")
+        if not moves:
+            return self._resampled(n, pool, rng, seed, moves=False)[0]
+        noise = self._resampled(min(n, TOGETHER), pool, rng, seed, moves=True)[1]
+        assert noise is not None
+        rng = generator(seed, self.family.device, "moves")
+        after = moved(self.target, self.family, noise, rng, drop=moves, keep=math.ceil(n / len(noise)))
+        return after.x.flatten(0, 1)[-n:]
+
+    def _resampled(
+        self, n: int, pool: int, rng: torch.Generator, seed: int, *, moves: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """n draws (n, D) by weights out of `pool` draws of q from `rng`, and the noise that they transform.
+
+        With moves to follow, weights that leave fewer than n effective draws are tempered.
+        """
+        q, noise = self.family, None
+        if q.reparametrised:
+            noise = torch.randn(pool, q.noise_dim, generator=rng, dtype=q.dtype, device=q.device)
+            with torch.no_grad():
+                x = q.transform(noise)
+        else:
+            x = q.sample(pool, rng)
+        log_weights = smoothed_log_weights(self._log_ratios_at(x))[0]
+        if not bool(log_weights.exp().isfinite().all()):
             raise ValueError("draws cannot be weighted: the log density is not finite at some draws of q")
+        weights = (tempered(log_weights, n) if moves else log_weights).exp()
         chosen = torch.multinomial(weights, n, replacement=True, generator=generator(seed, purpose="choice"))
-        return x[chosen.to(x.device)]
+        chosen = chosen.to(x.device)
+        return x[chosen], None if noise is None else noise[chosen]
 
     def to_arviz(
         self,

@@ -37,15 +37,15 @@ NORMAL_RANGE = 3.29  # standard deviations between the 5 and 95 % quantiles of a
 
 
 def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
-    """One run; a program is compiled before the clock starts."""
+    """One run; a program is compiled before the clock starts, and the diagnosis is a part of the fit."""
     for run in todo:
         name = run.config["posterior"]
         target = target_of(name)
         began = time.perf_counter()
         effort: Effort = "thorough" if run.method == THOROUGH else "normal"
         found = fit(target, seed=run.seed, progress=False, effort=effort)
-        seconds = time.perf_counter() - began
         diagnosis = found.diagnosis
+        seconds = time.perf_counter() - began
         assert diagnosis is not None
         grade = found.trust.name if found.trust.name in ("GOOD", "USABLE") else "POOR"
         metrics = {
@@ -57,7 +57,7 @@ def execute(todo: Sequence[Run]) -> Iterator[RunOutcome]:
             "advice": next((note for note in found.notes if "write the non-centred form" in note), ""),
             **errors(found, name),
         }
-        yield RunOutcome(run, metrics, found.score_calls, seconds=seconds)
+        yield RunOutcome(run, metrics, found.score_calls + diagnosis.score_calls, seconds=seconds)
 
 
 @functools.lru_cache(maxsize=2)

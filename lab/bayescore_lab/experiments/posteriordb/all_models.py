@@ -41,13 +41,14 @@ __all__ = ["EXPERIMENT", "GRADES", "THOROUGH"]
 
 THOROUGH = "auto, thorough"
 #: of the automatic fit; raise it whenever that changes, so that its runs are made again
-REVISION = 2
+REVISION = 3
 
 #: the grades in their order; a fit that is not diagnosed has the last
 GRADES = ("GOOD", "USABLE", "POOR")
 METRICS = ("khat", "mean_error", "sd_error", "quantile_error", "elbo")
 REFERENCES = Path(__file__).with_name("references.json")  # made by references.py
 HEAVY = 0.5  # a tail index from which on there is no standard deviation to compare
+SHOWN = (3e-3, 10.0)  # errors in the figure
 ACCURATE = 0.1  # reference sds of every mean, and of every log sd, after resampling
 MEAN_LIMIT, SD_LIMIT = 0.25, math.log(1.25)  # of a posterior that is called good or usable, after resampling
 NATS = 2.0  # below the best ELBO that is known
@@ -133,18 +134,25 @@ def _reference_file() -> dict[str, Any]:
 
 
 def figures(records: Records) -> list[Figure]:
-    drawing, axes = panels(2)
-    names = sorted(_by_posterior(records))
+    names = sorted(_by_posterior(records), reverse=True)
+    drawing, axes = panels(2, height=max(2.8, 0.16 * len(names)))
+    beyond = False
     for panel, metric, label in zip(axes, ("mean_error", "sd_error"), ("mean", "log sd"), strict=True):
         for place, name in enumerate(names):
             values = [r.metrics.get(metric) for r in records.where(posterior=name) if r.method == AUTO]
             known = [float(value) for value in values if value is not None]
-            panel.plot(known, [place] * len(known), ".", color="C0", alpha=0.6)
+            shown = [min(max(value, SHOWN[0]), SHOWN[1]) for value in known]
+            panel.plot(shown, [place] * len(shown), ".", color="C0", alpha=0.6, clip_on=False)
+            far = [SHOWN[1] for value in known if not value <= SHOWN[1]]
+            panel.plot(far, [place] * len(far), ">", color="C3", markersize=5, clip_on=False)
+            beyond |= bool(far)
         panel.axvline(ACCURATE, color="0.35", linewidth=1.0, linestyle=(0, (1, 1)))
-        panel.set(xscale="log", xlim=(3e-3, 10.0))
+        panel.set(xscale="log", xlim=SHOWN, ylim=(-0.8, len(names) - 0.2))
         panel.set_xlabel(f"largest error of a {label}")
-        panel.set_yticks(range(len(names)), names if panel is axes[0] else [], fontsize=5)
+        panel.set_yticks(range(len(names)), names if panel is axes[0] else [""] * len(names), fontsize=6)
     note = "A point per seed, after resampling, in reference standard deviations; the line is 0.1."
+    if beyond:
+        note += f" An arrow is a seed beyond {SHOWN[1]:g}."
     return [captioned(drawing, records, title="Errors against long MCMC", note=note)]
 
 
