@@ -10,8 +10,8 @@ import torch
 import bayescore as bs
 from bayescore.families import DiagonalGaussian, Family, FullGaussian
 from bayescore.inference.diagnosis import memory, to_come
-from bayescore.inference.moves import _at, can_move, moved, tempered
-from bayescore.inference.result import MOVES, PILOT, Trust
+from bayescore.inference.moves import Walkers, _at, can_move, tempered
+from bayescore.inference.result import MOVES, TOGETHER, Trust
 from bayescore.targets import Banana, Gaussian, LogDensity, NoisyScore
 from bayescore.targets.counting import CountedDensity
 from cases import EVERY, F64, MIXTURES, family, normal, z_score
@@ -54,33 +54,37 @@ def test_draws_of_the_target_stay_draws_of_the_target(kind: str) -> None:
     taken = torch.rand(len(e), generator=rng(), dtype=F64) < (ratio - ratio.max()).exp()  # rejection sampling
     e = e[taken][:1500]
     assert len(e) > 200
-    after = moved(target, q, e, rng(1), drop=6)
-    assert 0.5 < after.acceptance < 0.99
-    centred = after.x[0] - shifted
+    walkers = Walkers(target, q, e, rng(1))
+    walkers.move(6)
+    assert 0.2 < walkers.acceptance < 0.99
+    centred = walkers.x - shifted
     assert z_score(centred).abs().max() < 4.5
     assert z_score(centred.square(), 0.6 * cov.diagonal()).abs().max() < 4.5
 
 
 def test_draws_of_a_wrong_q_become_draws_of_the_target() -> None:
     target, q = Banana(), FullGaussian.init(2, scale=0.7)
-    after = moved(target, q, normal(2000, 2), rng(2), drop=40)
+    walkers = Walkers(target, q, normal(2000, 2), rng(2))
+    walkers.move(40, adapt=True)
     expected = target.sample(200_000, seed=1)
-    assert (after.x[0].mean(0) - expected.mean(0)).abs().max() < 0.15
-    assert (after.x[0].std(0) / expected.std(0)).log().abs().max() < 0.1
+    assert (walkers.x.mean(0) - expected.mean(0)).abs().max() < 0.15
+    assert (walkers.x.std(0) / expected.std(0)).log().abs().max() < 0.1
 
 
 def test_score_calls_are_those_of_the_leaps() -> None:
-    target, q = Gaussian.random(3, seed=1), FullGaussian.init(3)
-    assert moved(target, q, normal(10, 3), rng(), drop=3, keep=2).score_calls == 10 * (1 + 4 * 4)
+    walkers = Walkers(Gaussian.random(3, seed=1), FullGaussian.init(3), normal(10, 3), rng())
+    walkers.move(3)
+    assert walkers.score_calls == 10 * (1 + 4 * 3)
 
 
 def test_points_without_a_finite_density_are_not_taken() -> None:
     half = LogDensity(lambda x: torch.where(x > 0, -x, -torch.inf).sum(-1), 2)
     q = FullGaussian.init(2)
     e = normal(500, 2).abs() + 0.01
-    x = moved(half, q, e, rng(), drop=10).x[0]
-    assert bool((x > 0).all())
-    assert (x.mean(0) - 1).abs().max() < 0.3
+    walkers = Walkers(half, q, e, rng())
+    walkers.move(10, adapt=True)
+    assert bool((walkers.x > 0).all())
+    assert (walkers.x.mean(0) - 1).abs().max() < 0.3
 
 
 def test_weights_are_tempered_until_enough_draws_count() -> None:
@@ -125,11 +129,11 @@ def test_a_good_q_is_not_moved_and_another_is() -> None:
     assert good.diagnosis is not None
     assert shifted.diagnosis is not None
     assert (good.trust, good.diagnosis.moves, good.diagnosis.score_calls) == (Trust.GOOD, 0, 0)
-    assert (shifted.trust, shifted.diagnosis.moves) == (Trust.USABLE, MOVES)
-    calls = PILOT * (1 + 4 * MOVES)
+    assert (shifted.trust, shifted.diagnosis.moves) == (Trust.USABLE, MOVES[0])
+    calls = TOGETHER * (1 + 4 * MOVES[0])
     assert shifted.diagnosis.score_calls == calls
     assert f"and {calls} for the diagnosis" in shifted.summary()
-    assert f"weights and {MOVES} moves" in shifted.verdict
+    assert f"weights and {MOVES[0]} moves" in shifted.verdict
     x = shifted.resample(3000, seed=2)
     assert x.shape == (3000, 2)
     assert len(x.unique(dim=0)) > 0.9 * len(shifted.resample(3000, seed=2, moves=0).unique(dim=0))

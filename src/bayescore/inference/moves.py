@@ -11,11 +11,9 @@ transition of Hamiltonian Monte Carlo: v ~ N(0, I), then L times
 and the end is taken with probability
     a = min(1, exp(log p(e') - log p(e) + (|v|^2 - |v'|^2)/2)),                                           (4)
 else the draw stays. eps is drawn anew for every move, uniformly within a fifth of its scale, so that no orbit
-closes. The scale begins at D^(-1/4) and, while moves are not kept, is multiplied by exp(c (a - 0.8)) with the
-mean a of all draws.
+closes. The scale begins at D^(-1/4) and, while it is adapted, is multiplied by exp(c (a - 0.8)) with the mean
+a of all draws.
 
-    drop    moves whose results are not kept: they take away what weights have left (diagnosis.py, 6)
-    keep    moves whose results are kept, every time of all draws
 Draws to be moved are resampled by w^tau, with the largest tau in [0, 1] that leaves enough effective draws,
     1/sum w^2 >= least       for normalised w^tau:                                                        (5)
 copies of a few draws would tell little of how fast moves forget.
@@ -35,21 +33,13 @@ from bayescore.families.base import Family
 from bayescore.targets.base import Target
 from bayescore.targets.counting import CountedDensity
 
-__all__ = ["LEAPS", "Moved", "can_move", "moved", "tempered"]
+__all__ = ["LEAPS", "Walkers", "can_move", "tempered"]
 
 LEAPS = 4  # L
 ACCEPTANCE = 0.8
 GAIN = 0.7  # c of the first move; that of move k is c / sqrt(k)
 JITTER = 0.2
 BISECTIONS = 30
-
-
-class Moved(NamedTuple):
-    """Draws after moves, (keep, n, D), and what they cost."""
-
-    x: Tensor
-    acceptance: float  # mean of a over the moves that are kept
-    score_calls: int
 
 
 class _State(NamedTuple):
@@ -91,25 +81,35 @@ def _effective(log_weights: Tensor) -> float:
     return float(1 / log_weights.softmax(0).square().sum())
 
 
-def moved(
-    target: Target, family: Family, noise: Tensor, rng: torch.Generator, *, drop: int, keep: int = 1
-) -> Moved:
-    """The draws T(noise), (n, noise_dim), after `drop` moves, and after every one of `keep - 1` more.
+class Walkers:
+    """Draws T(noise), noise (n, noise_dim), that are moved together.
 
-    Points where the density or its score is not finite are not taken.
+    `x` (n, D) is where they are, `acceptance` the mean of (4) in the last move, and `score_calls` what all
+    moves have cost. Points where the density or its score is not finite are not taken.
     """
-    density = CountedDensity(target)
-    now = _at(density, family, noise)
-    eps = family.noise_dim**-0.25
-    kept, acceptance = [], []
-    for k in range(1, drop + keep):
-        now, a = _move(density, family, now, eps, rng)
-        if k <= drop:
-            eps *= math.exp(GAIN / math.sqrt(k) * (a - ACCEPTANCE))
-        if k >= drop:
-            kept.append(now.x)
-            acceptance.append(a)
-    return Moved(torch.stack(kept), sum(acceptance) / len(acceptance), density.score_calls)
+
+    def __init__(self, target: Target, family: Family, noise: Tensor, rng: torch.Generator) -> None:
+        self._density, self._family, self._rng = CountedDensity(target), family, rng
+        self._now = _at(self._density, family, noise)
+        self._scale = family.noise_dim**-0.25
+        self._adapted = 0
+        self.acceptance = math.nan
+
+    @property
+    def x(self) -> Tensor:
+        return self._now.x
+
+    @property
+    def score_calls(self) -> int:
+        return self._density.score_calls
+
+    def move(self, times: int = 1, *, adapt: bool = False) -> None:
+        """Move all draws, and adapt the scale of eps to how many are accepted."""
+        for _ in range(times):
+            self._now, self.acceptance = _move(self._density, self._family, self._now, self._scale, self._rng)
+            if adapt:
+                self._adapted += 1
+                self._scale *= math.exp(GAIN / math.sqrt(self._adapted) * (self.acceptance - ACCEPTANCE))
 
 
 def _move(

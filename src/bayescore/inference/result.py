@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,11 +23,12 @@ from bayescore.inference.diagnosis import (
     Diagnosis,
     Shifts,
     diagnose,
+    memory,
 )
 from bayescore.inference.export import columns, data_of, groups, inference_data, model_of
 from bayescore.inference.history import History
 from bayescore.inference.marginals import Marginals, marginals_of
-from bayescore.inference.moves import can_move, moved, tempered
+from bayescore.inference.moves import Walkers, can_move, tempered
 from bayescore.initial.checks import check_match
 from bayescore.initial.finding import Start
 from bayescore.io import refusing_damage
@@ -47,9 +47,13 @@ if TYPE_CHECKING:
 __all__ = ["Counts", "Fit", "Outcome", "Pending", "Trust", "join_stages", "to_arviz", "why_no_diagnosis"]
 
 POOL = 4  # draws of q for each that is resampled
-MOVES = 16  # of resampled draws, where q is not good
-PILOT = 500  # draws whose moves tell what they leave
-TOGETHER = 1000  # the most draws that are moved together; more are their states after further moves
+MOVES = (
+    16,
+    32,
+    64,
+)  # of resampled draws, where q is not good: as many as it takes to forget where they began
+FORGOTTEN = 0.3  # of the memory (diagnosis.py, 6) of every parameter
+TOGETHER = 500  # the most draws that are moved together; more are their states after further moves
 TABLE_NUMBERS = 20_000_000  # the most draws times dimensions behind the table of parameters
 REFLECTED, REFLECTED_DIM = 10, 400  # draws whose coordinates change sign in turn, and in how many dimensions
 REFUSAL = "do not trust this approximation"
@@ -148,11 +152,16 @@ class Fit:
         if found.good or found.shifts is None or self._objections or not can_move(self.target, self.family):
             return found
         seed, device = self.seed + 7919, self.family.device
-        x, noise = self._resampled(PILOT, FIRST_DRAWS, generator(seed, device), seed, moves=True)
+        x, noise = self._resampled(TOGETHER, FIRST_DRAWS, generator(seed, device), seed, moves=True)
         assert noise is not None
-        after = moved(self.target, self.family, noise, generator(seed, device, "moves"), drop=MOVES)
-        before, moves = (self._parameters_at(draws).cpu().double() for draws in (x, after.x[0]))
-        return found.with_moves(MOVES, before, moves, after.score_calls)
+        walkers = Walkers(self.target, self.family, noise, generator(seed, device, "moves"))
+        before, done = self._parameters_at(x).cpu().double(), 0
+        for moves in MOVES:
+            walkers.move(moves - done, adapt=True)
+            after, done = self._parameters_at(walkers.x).cpu().double(), moves
+            if bool((memory(before, after) <= FORGOTTEN).all()):
+                break
+        return found.with_moves(done, before, after, walkers.score_calls)
 
     def take_diagnosis(self, other: Fit) -> None:
         """Keep the diagnosis that another fit of the same q, target and seed has already made."""
@@ -312,14 +321,14 @@ class Fit:
 
         They are chosen with replacement, by Pareto-smoothed weights, from four times as many draws of q, at
         least 4,000 (no more than n where D is large). Where q is not good they then make `moves` Hamiltonian
-        moves (inference/moves.py), of four scores each: more than a thousand draws are the states of a
-        thousand after further moves. Trust them if the verdict calls them usable.
+        moves (inference/moves.py), of four scores each: more than 500 draws are the states of 500 after
+        further moves. Trust them if the verdict calls them usable.
 
         Arguments:
             n: number of draws.
             seed: of the draws and of the moves.
-            moves: by default those on which the verdict rests, `fit.diagnosis.moves`: 8, or none if q is
-                good, the target is noisy, or the family is a mixture. 0 only weights.
+            moves: by default those on which the verdict rests, `fit.diagnosis.moves`: 16, 32 or 64, or none
+                if q is good, the target is noisy, or the family is a mixture. 0 only weights.
         """
         check_count("n", n)
         if (reason := why_no_diagnosis(self)) is not None:
@@ -341,9 +350,13 @@ class Fit:
             return self._resampled(n, pool, rng, seed, moves=False)[0]
         noise = self._resampled(min(n, TOGETHER), pool, rng, seed, moves=True)[1]
         assert noise is not None
-        rng = generator(seed, self.family.device, "moves")
-        after = moved(self.target, self.family, noise, rng, drop=moves, keep=math.ceil(n / len(noise)))
-        return after.x.flatten(0, 1)[-n:]
+        walkers = Walkers(self.target, self.family, noise, generator(seed, self.family.device, "moves"))
+        walkers.move(moves, adapt=True)
+        kept = [walkers.x]
+        while len(kept) * len(noise) < n:
+            walkers.move()
+            kept.append(walkers.x)
+        return torch.cat(kept)[-n:]
 
     def _resampled(
         self, n: int, pool: int, rng: torch.Generator, seed: int, *, moves: bool
