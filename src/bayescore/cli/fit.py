@@ -137,7 +137,9 @@ def fit_command(
     resample: Annotated[
         bool,
         typer.Option(
-            "--resample", help="Keep draws by Pareto-smoothed importance weights.", rich_help_panel=_FILES
+            "--resample",
+            help="Keep draws by Pareto-smoothed importance weights, and move them where q is not good.",
+            rich_help_panel=_FILES,
         ),
     ] = False,
     plot: Annotated[
