@@ -22,7 +22,7 @@ from bayescore.optim.noise import Noise, numbers
 from bayescore.optim.options import WHOLE, CommonOptions, positive
 from bayescore.optim.recovery import displace
 from bayescore.rules.adam import B1, B2
-from bayescore.rules.proximal import Network, ProximalOptions, Slopes, proximal_step, width
+from bayescore.rules.proximal import Network, ProximalOptions, Slopes, proximal_step, usual_nats, width
 
 __all__ = ["ProximalScore"]
 
@@ -41,7 +41,8 @@ class ProximalScore(BayesianOptimizer):
             the start (for a vector that of the matrix before it, or the median of all matrices; for zeros
             1/sqrt(inputs)). It limits the widths; the mean has a prior 30 times wider, and weight_decay.
         nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until
-            it does not add more. math.inf: the temperature is never lowered.
+            it does not add more. By default a hundredth of the number of weights per datum, at most 0.05.
+            math.inf: the temperature is never lowered.
         common: see `CommonOptions` (optim/options.py): prior_mean, weight_decay (0.01 here, as in AdamW),
             temperature (here of the prior of the widths too), draws, seed, ...; without init_sd and prior_sd.
 
@@ -67,17 +68,21 @@ class ProximalScore(BayesianOptimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (B1, B2),
         prior_scale: float = 1.0,
-        nats: float = 0.1,
+        nats: float | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
         own = {
             "lr": lr,
             "betas": betas,
             "prior_scale": prior_scale,
-            "nats": nats,
+            "nats": math.inf if nats is None else nats,
             "network": (),
         }
         super().__init__(params, num_data, own, CommonOptions(**{"weight_decay": 0.01, **common}))
+        if nats is None:
+            weights = [p.numel() for group in self.param_groups for p in group["params"] if p.requires_grad]
+            for options in (self.defaults, *self.param_groups):
+                options["nats"] = usual_nats(sum(weights), num_data)
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)

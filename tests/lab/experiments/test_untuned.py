@@ -29,7 +29,7 @@ from bayescore_lab.experiments.networks.untuned_budgets import BUDGETS
 from bayescore_lab.experiments.networks.untuned_networks import Adapted, CausalTransformer, lenet5
 from bayescore_lab.experiments.networks.untuned_tasks import TASKS
 
-CONFIRM = [task.name for task in TASKS if task.half == "confirm"]
+CONFIRM = [task.name for task in TASKS if task.part == untuned.CONFIRM]
 
 
 # -- the grid --------------------------------------------------------------------------------------------
@@ -40,9 +40,9 @@ def test_every_task_has_a_budget_and_no_more_seeds_than_planned():
     assert all(BUDGETS[task.name].seeds <= task.seeds for task in TASKS)
 
 
-def test_every_kind_of_task_is_in_both_halves():
-    kinds = {half: {t.kind for t in TASKS if t.half == half} for half in ("develop", "confirm")}
-    assert kinds["develop"] == kinds["confirm"] == {"table", "image", "pretrained", "sequence"}
+def test_every_kind_of_task_is_in_all_parts():
+    kinds = {part: {t.kind for t in TASKS if t.part == part} for part in untuned.PARTS}
+    assert all(found == {"table", "image", "pretrained", "sequence"} for found in kinds.values())
 
 
 @pytest.mark.parametrize("profile", untuned.EXPERIMENT.profiles)
@@ -50,10 +50,10 @@ def test_every_profile_has_a_grid_of_distinct_runs(profile: str):
     assert plan(untuned.EXPERIMENT, profile).runs
 
 
-def test_a_half_is_the_runs_of_its_tasks():
-    half = plan(untuned.EXPERIMENT, "confirm").runs
+def test_a_part_is_the_runs_of_its_tasks():
+    whole = plan(untuned.EXPERIMENT, untuned.CONFIRM).runs
     single = [plan(untuned.EXPERIMENT, untuned.slug(name)).runs for name in CONFIRM]
-    assert set(half) == set().union(*single)
+    assert set(whole) == set().union(*single)
 
 
 def test_networks_of_adamw_are_members_of_ensembles_and_trained_with_them():
@@ -67,7 +67,7 @@ def test_networks_of_adamw_are_members_of_ensembles_and_trained_with_them():
 
 def test_a_variant_of_ours_is_run_to_develop_only():
     runs = untuned_arms.arm_runs({"tasks": list(BUDGETS)}, [0], ["Ours, no residual"])
-    assert {run.config["task"] for run in runs} == {t.name for t in TASKS if t.half == "develop"}
+    assert {run.config["task"] for run in runs} == {t.name for t in TASKS if t.part == "develop"}
 
 
 def test_only_bayesian_methods_have_a_prior_around_pretrained_weights():
@@ -305,8 +305,8 @@ def test_calibration_of_a_regression_is_that_of_the_pooled_coverage():
 GOOD, LEVEL, BAD = [0.5, 0.52], [1.0, 1.02], [1.5, 1.52]
 
 
-def half_with(worse: int, values: Sequence[float], **more: float) -> Records:
-    """Ours on the half to confirm on: as given on `worse` tasks, good on the others."""
+def part_with(worse: int, values: Sequence[float], **more: float) -> Records:
+    """Ours on the part to confirm on: as given on `worse` tasks, good on the others."""
     rows = [r for task in CONFIRM for r in arm(PLAIN, LEVEL, task)]
     for i, task in enumerate(CONFIRM):
         rows += arm(OURS, values, task, **more) if i < worse else arm(OURS, GOOD, task)
@@ -324,15 +324,15 @@ def half_with(worse: int, values: Sequence[float], **more: float) -> Records:
         (1, [math.inf, math.inf], "partly", "reproduced"),
     ],
 )
-def test_rules_over_the_half(worse: int, values: list[float], never: str, most: str):
-    records = half_with(worse, values)
-    assert untuned_results.never_worse("confirm").judge(records).verdict == never
-    assert untuned_results.lower_on_most("confirm").judge(records).verdict == most
+def test_rules_over_the_part(worse: int, values: list[float], never: str, most: str):
+    records = part_with(worse, values)
+    assert untuned_results.never_worse(untuned.CONFIRM).judge(records).verdict == never
+    assert untuned_results.lower_on_most(untuned.CONFIRM).judge(records).verdict == most
 
 
 def test_a_difference_whose_interval_reaches_zero_is_level():
-    records = half_with(1, [0.9, 1.3])
-    assert untuned_results.never_worse("confirm").judge(records).verdict == "reproduced"
+    records = part_with(1, [0.9, 1.3])
+    assert untuned_results.never_worse(untuned.CONFIRM).judge(records).verdict == "reproduced"
 
 
 @pytest.mark.parametrize(
@@ -340,19 +340,19 @@ def test_a_difference_whose_interval_reaches_zero_is_level():
     [(1, 0.103, "reproduced"), (1, 0.104, "partly"), (6, 0.104, "not reproduced here")],
 )
 def test_error_within(worse: int, error: float, verdict: str):
-    rule = untuned_results.error_within("confirm")
-    assert rule.judge(half_with(worse, GOOD, error=error)).verdict == verdict
+    rule = untuned_results.error_within(untuned.CONFIRM)
+    assert rule.judge(part_with(worse, GOOD, error=error)).verdict == verdict
 
 
 @pytest.mark.parametrize(("worse", "verdict"), [(2, "reproduced"), (3, "partly"), (6, "not reproduced here")])
 def test_calibrated_on_most(worse: int, verdict: str):
-    rule = untuned_results.calibrated_on_most("confirm")
-    assert rule.judge(half_with(worse, GOOD, ece=0.06)).verdict == verdict
+    rule = untuned_results.calibrated_on_most(untuned.CONFIRM)
+    assert rule.judge(part_with(worse, GOOD, ece=0.06)).verdict == verdict
 
 
-def test_no_verdict_before_the_half_is_run():
+def test_no_verdict_before_the_part_is_run():
     records = everywhere(CONFIRM[1:], **{PLAIN: LEVEL, OURS: GOOD})
-    claims = [claim for claim in untuned.EXPERIMENT.claims if "the half to confirm on" in claim.text]
+    claims = [claim for claim in untuned.EXPERIMENT.claims if "the part to confirm on" in claim.text]
     assert len(claims) == 5
     assert all(claim.rule.judge(records).verdict is None for claim in claims)
 
@@ -366,7 +366,7 @@ def test_best_rank(ours: float, verdict: str):
         values = {PLAIN: 0.5 if i < 6 else 1.5, SCALED: 2.0 if i < 6 else 0.7, OURS: ours}
         for place, name in enumerate(SINGLE):
             rows += arm(name, [values.get(name, 3.0 + place)] * 3, task)
-    assert untuned_results.best_rank("confirm").judge(Records(rows)).verdict == verdict
+    assert untuned_results.best_rank(untuned.CONFIRM).judge(Records(rows)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -503,7 +503,7 @@ def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPat
 def test_missing_photos_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("BAYESCORE_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"BAYESCORE_DATA to a folder with oxford_pets/labels\.csv"):
-        untuned_pretrained._pets_folder()
+        untuned_pretrained._folder(untuned_pretrained.SETS["Pets"])
 
 
 def test_missing_images_of_fashion_mnist_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

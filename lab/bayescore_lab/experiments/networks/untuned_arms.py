@@ -33,7 +33,7 @@ PLAIN, SCALED, OURS, ENSEMBLE = "AdamW", "AdamW, scaled", "Ours", "Ensemble of A
 PUBLISHED = "IVON, as published"
 ADAMW = {"lr": 1e-3, "weight_decay": 0.01}
 #: of our rule; raise it whenever the rule or one of its defaults changes, so that its runs are made again
-REVISION = 2
+REVISION = 3
 #: what makes our rule the rule without a part of it: Adam with a Fisher width, at the temperature that probes
 #: of such a rule found best
 VARIANTS: dict[str, dict[str, Any]] = {"Ours, no residual": {"residual": False, "temperature": 0.1}}
@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {"Ours, no residual": {"residual": False, 
 #: the tasks of methods that are not run on all
 ONLY = {
     PUBLISHED: ("LeNet-5 Fashion-MNIST",),
-    **dict.fromkeys(VARIANTS, tuple(task.name for task in TASKS if task.half == "develop")),
+    **dict.fromkeys(VARIANTS, tuple(task.name for task in TASKS if task.part == "develop")),
 }
 
 Spec = dict[str, Any]

@@ -111,12 +111,18 @@ def load_table(name: str, seed: int) -> TaskData:
     if name == "gap curve":
         x, y = _gap_curve(seed)
         return _standardised(x[:120], y[:120], x[120:], y[120:], 0)
+    if name in CLASSES:
+        x, y = CLASSES[name]()
+        kinds = int(y.max()) + 1
+        rows = train_test_split(x, y, test_size=0.3, random_state=seed, stratify=y)
+        return _standardised(rows[0], rows[2], rows[1], rows[3], kinds)
     loaders = {
         "breast cancer": datasets.load_breast_cancer,
         "wine": datasets.load_wine,
         "diabetes": datasets.load_diabetes,
         "digits 200": datasets.load_digits,
         "digits 1000": datasets.load_digits,
+        "digits 500, convolutions": datasets.load_digits,
     }
     if name in UCI:
         x, y = UCI[name]()
@@ -124,7 +130,9 @@ def load_table(name: str, seed: int) -> TaskData:
         return _standardised(a, c, b, e, 0)
     data = loaders[name]()
     classes = 0 if name == "diabetes" else len(data.target_names)
-    size: dict[str, Any] = {"train_size": int(name.split()[1])} if "digits" in name else {"test_size": 0.3}
+    size: dict[str, Any] = (
+        {"train_size": int(name.split()[1].rstrip(","))} if "digits" in name else {"test_size": 0.3}
+    )
     rows = train_test_split(
         data.data, data.target, random_state=seed, stratify=data.target if classes else None, **size
     )
@@ -224,6 +232,32 @@ UCI: dict[str, Callable[[], tuple[Floats, Floats]]] = {
         "regression/winequality_red/winequality-red.csv", delimiter=";", skiprows=1
     ),
     "protein": _protein,
+    "wine quality, white": _numbers(
+        "regression/winequality_white/winequality-white.csv", delimiter=";", skiprows=1
+    ),
+    "wankara": _numbers("regression/wankara/wankara.dat", comments="@", delimiter=","),
+    "treasury": _numbers("regression/treasury/treasury.dat", comments="@", delimiter=","),
+}
+
+
+def _labelled(path: str) -> Callable[[], tuple[Floats, Floats]]:
+    """A reader of rows of numbers that end with a label."""
+
+    @cache
+    def reader() -> tuple[Floats, Floats]:
+        lines = [line for line in _common(path).read_text().splitlines() if line and not line.startswith("@")]
+        rows = [[word.strip() for word in line.split(",")] for line in lines]
+        names = sorted({row[-1] for row in rows})
+        labels = np.array([names.index(row[-1]) for row in rows])
+        return np.array([[float(word) for word in row[:-1]] for row in rows]), labels
+
+    return reader
+
+
+#: inputs and labels from 0, by the name of a task
+CLASSES: dict[str, Callable[[], tuple[Floats, Floats]]] = {
+    "vowel": _labelled("classification/vowel/vowel.dat"),
+    "balance": _labelled("classification/balance/balance.dat"),
 }
 
 
@@ -232,16 +266,17 @@ UCI: dict[str, Callable[[], tuple[Floats, Floats]]] = {
 
 @cache
 def pictures(name: str, seed: int) -> TaskData:
-    """MNIST with the number of images that the task's name ends with, or 54,000 of Fashion-MNIST."""
+    """As many images as the task's name ends with, or 54,000 of Fashion-MNIST for LeNet-5."""
     if name.startswith("MNIST"):
-        count = int(name.split()[1])
         data, test = images("mnist", "train"), images("mnist", "test")
         other = images("fashion_mnist", "test", like="mnist").x[:OUTSIDE]
-        rows = torch.as_tensor(np.random.RandomState(seed).permutation(len(data))[:count])
     else:
         data, test = _fashion_train(), images("fashion_mnist", "test")
         other = images("mnist", "test", like="fashion_mnist").x[:OUTSIDE]
-        rows = torch.as_tensor(np.random.RandomState(0).permutation(len(data))[:54_000])
+    lenet = name.startswith("LeNet")
+    count = 54_000 if lenet else int(name.split()[-1])
+    order = np.random.RandomState(0 if lenet else seed).permutation(len(data))
+    rows = torch.as_tensor(order[:count])
     return TaskData(data.x[rows], data.y[rows], test.x, test.y, 10, other)
 
 
@@ -266,6 +301,7 @@ def _fashion_train() -> Images:
 # -- sequences -------------------------------------------------------------------------------------------
 
 CONTEXT, WINDOWS, TEST_WINDOWS = 64, 2000, 200  # of the text: characters per window, and windows
+REVIEWS = {"imdb": 1000, "rotten_tomatoes": 4000}  # that are read: more characters than are needed
 SYMBOLS = 64  # the most frequent characters, the last for all others
 
 
@@ -304,7 +340,8 @@ def review_texts(source: str) -> list[tuple[str, int]]:
 def load_text(source: str) -> TaskData:
     """The next character of movie reviews, in windows; those to test with are of other reviews."""
     order = np.random.RandomState(0).permutation(len(review_texts(source)))
-    text = "\n".join(review_texts(source)[i][0].replace("<br />", " ").lower() for i in order[:1000])
+    enough = order[: REVIEWS[source]]
+    text = "\n".join(review_texts(source)[i][0].replace("<br />", " ").lower() for i in enough)
     size = WINDOWS * CONTEXT + 1
     train, test = text[:size], text[2 * size : 2 * size + TEST_WINDOWS * CONTEXT + 1]
     frequent = sorted(set(train), key=lambda c: (-train.count(c), c))[: SYMBOLS - 1]

@@ -41,10 +41,11 @@ from bayescore_lab.experiments.networks.untuned_networks import (
     CausalTransformer,
     LastState,
     adapted_network,
+    digit_convolutions,
     learned_base,
     lenet5,
 )
-from bayescore_lab.experiments.networks.untuned_pretrained import BACKBONES, MiniLM, pets_network, sentences
+from bayescore_lab.experiments.networks.untuned_pretrained import MiniLM, is_photos, photo_network, sentences
 from bayescore_lab.experiments.networks.untuned_tasks import TASKS
 
 __all__ = ["Trained", "evaluate", "execute", "lr_factor", "prepare", "regression_scores", "train"]
@@ -106,19 +107,22 @@ def prepare(task: str, split_seed: int, seed: int, whole: bool = False) -> tuple
         if task == "adapters on a frozen base":
             base, data = _base(split_seed)
             return data, adapted_network(base, data.classes)
-        if task in BACKBONES:
-            return pets_network(task, whole)
+        if is_photos(task):
+            return photo_network(task, whole)
         if task == "MiniLM Rotten Tomatoes":
             return sentences(split_seed), MiniLM()
         if task == "GRU":
             return untuned_data.hand_movements(split_seed), LastState(2, 64, 15)
-        if task == "causal transformer":
-            return untuned_data.load_text("imdb"), CausalTransformer()
-        if task.startswith("MNIST"):
+        if task.startswith("causal transformer"):
+            source = "rotten_tomatoes" if task.endswith("sentences") else "imdb"
+            return untuned_data.load_text(source), CausalTransformer()
+        if task.startswith(("MNIST", "Fashion-MNIST")):
             return untuned_data.pictures(task, split_seed), mlp(784, (400, 400, 400), 10)
         if task.startswith("LeNet"):
             return untuned_data.pictures(task, split_seed), lenet5()
         data = untuned_data.load_table(task, split_seed)
+        if task.endswith("convolutions"):
+            return data, digit_convolutions()
         hidden = (50,) if task in untuned_data.UCI else (50, 50)
         return data, mlp(data.x.shape[1], hidden, data.classes or 1)
 

@@ -20,6 +20,7 @@ __all__ = [
     "LastState",
     "TransformerBlock",
     "adapted_network",
+    "digit_convolutions",
     "learned_base",
     "lenet5",
 ]
@@ -35,6 +36,18 @@ def lenet5() -> nn.Sequential:
         nn.Linear(256, 120), nn.ReLU(),
         nn.Linear(120, 84), nn.ReLU(),
         nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+def digit_convolutions() -> nn.Sequential:
+    """A small convolutional network for 64 pixels of 8 x 8 images, 21,578 weights."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 120), nn.ReLU(),
+        nn.Linear(120, 10),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Pretrained networks of the untuned comparison: two convolutional ones on Pets, MiniLM on sentences.
+"""Pretrained networks of the untuned comparison: two convolutional ones on photos, MiniLM on sentences.
 
 The convolutional networks are a list of layers. The first ones are frozen, and what they make of the photos
 is computed once and kept in the cache; the rest, with a new head, is trained. BatchNorm keeps its statistics.
@@ -29,12 +29,10 @@ from bayescore.operators import declare_vision_operators
 from bayescore_lab.experiments.networks.untuned_data import EXTRA, TaskData, package_folder, review_texts
 from bayescore_lab.experiments.networks.untuned_networks import TransformerBlock
 
-__all__ = ["BACKBONES", "MiniLM", "pets_network", "pets_photos", "sentence_codes", "sentences"]
-
-BREEDS = 37
+__all__ = ["MiniLM", "is_photos", "photo_network", "photos_of", "sentence_codes", "sentences"]
 
 
-# -- Pets ------------------------------------------------------------------------------------------------
+# -- photos ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,48 @@ def _imagenet(x: Tensor) -> Tensor:
     return (x / 255 - mean[:, None, None]) / sd[:, None, None]
 
 
-#: by the name of a task; from the frozen layers come maps of 3 x 3
+#: by the first word of a task's name; from the frozen layers come maps of 3 x 3
 BACKBONES = {
-    "EfficientNet-Lite0 Pets": Backbone(
+    "EfficientNet-Lite0": Backbone(
         _efficientnet_layers, _efficientnet_file, 3 + 13, lambda x: (x - 127) / 128
     ),
-    "MobileNetV2 Pets": Backbone(_mobilenet_layers, _mobilenet_file, 15, _imagenet),
+    "MobileNetV2": Backbone(_mobilenet_layers, _mobilenet_file, 15, _imagenet),
 }
+
+
+@dataclass(frozen=True)
+class Photos:
+    """A set of photos of 96 x 96 pixels in the data folder.
+
+    Arguments:
+        folder, archive: where its `labels.csv` and the photos are.
+        classes: their number.
+        label: the column of labels, and the first label.
+        learned: the splits to learn from; without them two thirds of each class, the first photos of it.
+        every: the others are tested with, or every so many of them where they are many.
+    """
+
+    folder: str
+    archive: str
+    classes: int
+    label: tuple[str, int]
+    learned: tuple[str, ...]
+    every: int
+
+
+#: by the last word of a task's name
+SETS = {
+    "Pets": Photos("oxford_pets", "oxford_pets_96px_jpeg.zip", 37, ("class_1to37", 1), ("trainval",), 2),
+    "Flowers": Photos(
+        "flowers102", "flowers102_96px_jpeg.zip", 102, ("label_1to102", 1), ("train", "val"), 4
+    ),
+    "DTD": Photos("dtd10", "dtd10_96px_jpeg.zip", 10, ("label", 0), (), 1),
+}
+
+
+def is_photos(task: str) -> bool:
+    """Whether a task is a pretrained network on photos."""
+    return task.split()[0] in BACKBONES
 
 
 class Pool(nn.Module):
@@ -108,39 +141,41 @@ class Pool(nn.Module):
         return x.mean((2, 3))
 
 
-def pets_network(task: str, whole: bool) -> tuple[TaskData, nn.Module]:
-    """Photos of 37 breeds, or what the frozen layers make of them, and the layers to train, with a new head.
+def photo_network(task: str, whole: bool) -> tuple[TaskData, nn.Module]:
+    """Photos, or what the frozen layers make of them, and the layers to train, with a new head.
 
     Draws from torch's global stream, which the caller has seeded.
     """
-    backbone = BACKBONES[task]
+    network, photos = task.split()
+    backbone = BACKBONES[network]
     layers = backbone.layers()
     cut = 0 if whole else backbone.frozen
-    head = nn.Linear(backbone.width, BREEDS)
-    return _features(task, cut), nn.Sequential(*layers[cut:], Pool(), head)
+    head = nn.Linear(backbone.width, SETS[photos].classes)
+    return _features(network, photos, cut), nn.Sequential(*layers[cut:], Pool(), head)
 
 
 @cache
-def _features(task: str, cut: int) -> TaskData:
+def _features(network: str, name: str, cut: int) -> TaskData:
     """The outputs of the first `cut` layers for all photos, from the cache if they were computed before."""
-    backbone = BACKBONES[task]
-    photos, labels, train = pets_photos(_pets_folder())
+    backbone, photos = BACKBONES[network], SETS[name]
+    pixels, labels, train = photos_of(_folder(photos), photos)
     if cut:
-        name = hashlib.sha256()
-        for path in (backbone.weights(), _pets_folder() / PHOTOS):
-            name.update(path.read_bytes())
+        key = hashlib.sha256()
+        for path in (backbone.weights(), _folder(photos) / photos.archive):
+            key.update(path.read_bytes())
         remedy = "set BAYESCORE_CACHE to a folder of yours"
         folder = private_folder(cache_place("features"), remedy)
-        place = folder / f"{name.hexdigest()[:16]}-{cut}.safetensors"
+        place = folder / f"{key.hexdigest()[:16]}-{cut}.safetensors"
         if place.is_file():
             x = read_tensors(place, "features")[1]["x"]
         else:
-            x = _outputs(nn.Sequential(*backbone.layers()[:cut]), photos, backbone.scale)
+            x = _outputs(nn.Sequential(*backbone.layers()[:cut]), pixels, backbone.scale)
+            task = f"{network} {name}"
             write_tensors(place, {"format": "features", "task": task, "layers": cut}, {"x": x})
     else:
-        x = backbone.scale(photos.permute(0, 3, 1, 2).float())
-    test = torch.nonzero(~train)[::2, 0]  # every second photo of the official test set: they are many
-    return TaskData(x[train], labels[train], x[test], labels[test], BREEDS, chunk=100)
+        x = backbone.scale(pixels.permute(0, 3, 1, 2).float())
+    test = torch.nonzero(~train)[:: photos.every, 0]
+    return TaskData(x[train], labels[train], x[test], labels[test], photos.classes, chunk=100)
 
 
 @torch.no_grad()
@@ -149,36 +184,40 @@ def _outputs(layers: nn.Module, photos: Tensor, scale: Callable[[Tensor], Tensor
     return torch.cat([layers(scale(part.permute(0, 3, 1, 2).float())) for part in photos.split(100)])
 
 
-PHOTOS = "oxford_pets_96px_jpeg.zip"
-
-
-def _pets_folder() -> Path:
-    folder = Path(os.environ.get("BAYESCORE_DATA", "."), "oxford_pets")
-    for name in ("labels.csv", PHOTOS):
+def _folder(photos: Photos) -> Path:
+    folder = Path(os.environ.get("BAYESCORE_DATA", "."), photos.folder)
+    for name in ("labels.csv", photos.archive):
         if not (folder / name).is_file():
             raise FileNotFoundError(
-                f"the photos of Pets are not here: set BAYESCORE_DATA to a folder with oxford_pets/{name}"
+                f"these photos are not here: set BAYESCORE_DATA to a folder with {photos.folder}/{name}"
             )
     return folder
 
 
 @cache
-def pets_photos(folder: Path) -> tuple[Tensor, Tensor, Tensor]:
-    """Photos (n, 96, 96, 3) in bytes, breeds from 0, and which photos are to learn from (official split)."""
+def photos_of(folder: Path, photos: Photos) -> tuple[Tensor, Tensor, Tensor]:
+    """Photos (n, 96, 96, 3) in bytes, labels from 0, and which photos are to learn from."""
     try:
         from PIL import Image
     except ImportError:
         raise ImportError(f"photos are read with pillow, which is not installed: {EXTRA}") from None
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    with zipfile.ZipFile(folder / PHOTOS) as archive:
-        photos = []
+        rows = [row for row in csv.DictReader(stream) if row["file"]]
+    with zipfile.ZipFile(folder / photos.archive) as archive:
+        pixels = []
         for row in rows:
             with Image.open(io.BytesIO(archive.read(row["file"]))) as photo:
-                photos.append(np.asarray(photo.convert("RGB")))
-    labels = torch.tensor([int(row["class_1to37"]) - 1 for row in rows])
-    train = torch.tensor([row["split"] == "trainval" for row in rows])
-    return torch.as_tensor(np.stack(photos)), labels, train
+                pixels.append(np.asarray(photo.convert("RGB")))
+    column, first = photos.label
+    labels = torch.tensor([int(row[column]) - first for row in rows])
+    if photos.learned:
+        train = torch.tensor([row["split"] in photos.learned for row in rows])
+    else:
+        train = torch.zeros(len(rows), dtype=torch.bool)
+        for label in range(photos.classes):
+            mine = torch.nonzero(labels == label)[:, 0]
+            train[mine[: 2 * len(mine) // 3]] = True
+    return torch.as_tensor(np.stack(pixels)), labels, train
 
 
 # -- MiniLM ----------------------------------------------------------------------------------------------

@@ -72,10 +72,10 @@ RESAMPLES = 2000
 # -- statistics ------------------------------------------------------------------------------------------
 
 
-def tasks_in(records: Records, half: str | None = None) -> list[str]:
-    """The tasks that were run, of one half or of both, in the order of the declaration."""
+def tasks_in(records: Records, part: str | None = None) -> list[str]:
+    """The tasks that were run, of one part or of all, in the order of the declaration."""
     found = {record.config["task"] for record in records}
-    return [task.name for task in TASKS if task.name in found and half in (None, task.half)]
+    return [task.name for task in TASKS if task.name in found and part in (None, task.part)]
 
 
 def difference(
@@ -198,10 +198,10 @@ def scores_table(records: Records, note: str) -> Table:
 
 
 def ranks_table(records: Records) -> Table:
-    """Mean ranks in NLL of the single networks: all tasks, each half, each kind."""
+    """Mean ranks in NLL of the single networks: all tasks, each part, each kind."""
     kinds = {task.name: task.kind for task in TASKS}
     present = tasks_in(records)
-    parts = {"all": present} | {half: tasks_in(records, half) for half in ("develop", "confirm")}
+    parts = {"all": present} | {part: tasks_in(records, part) for part in ("develop", "confirm", "again")}
     parts |= {kind: [t for t in present if kinds[t] == kind] for kind in dict.fromkeys(kinds.values())}
     arms = [arm for arm in SINGLE if arm in records.arms]
     found = {name: mean_ranks(records, arms, tasks) for name, tasks in parts.items() if tasks}
@@ -310,12 +310,12 @@ def differences_figure(records: Records) -> Figure:
 Judge = Callable[[Standing, Records], tuple[int, str]]
 
 
-def _over_half(words: str, half: str, share: float, judge: Judge) -> Criterion:
-    """A rule that a share of the tasks of a half must fulfil.
+def _over_part(words: str, part: str, share: float, judge: Judge) -> Criterion:
+    """A rule that a share of the tasks of a part must fulfil.
 
     Without a verdict unless ours and AdamW have run each of them.
     """
-    wanted = [task.name for task in TASKS if task.half == half]
+    wanted = [task.name for task in TASKS if task.part == part]
 
     def found(records: Records) -> Judgement:
         ours = standing(records, OURS, wanted)
@@ -330,10 +330,10 @@ def _over_half(words: str, half: str, share: float, judge: Judge) -> Criterion:
     return Criterion(words, found)
 
 
-def never_worse(half: str, tolerance: float = 0.02) -> Criterion:
-    """Ours has at most AdamW's NLL on every task of a half."""
+def never_worse(part: str, tolerance: float = 0.02) -> Criterion:
+    """Ours has at most AdamW's NLL on every task of a part."""
     words = (
-        f"On each task of the half {half!r}, take the NLL of ours minus AdamW's, paired by seed. A task is "
+        f"On each task of the part {part!r}, take the NLL of ours minus AdamW's, paired by seed. A task is "
         f"good if the mean is at most {tolerance:g} nats, or its 95 % t interval reaches 0. Reproduced if "
         "all are good, not reproduced here if fewer than half are, partly otherwise."
     )
@@ -346,13 +346,13 @@ def never_worse(half: str, tolerance: float = 0.02) -> Criterion:
         )
         return len(good), sentence + (f" Bad: {'; '.join(bad)}." if bad else "")
 
-    return _over_half(words, half, 1.0, judge)
+    return _over_part(words, part, 1.0, judge)
 
 
-def lower_on_most(half: str, share: float = 0.8) -> Criterion:
-    """Ours has a lower NLL than AdamW on most tasks of a half."""
+def lower_on_most(part: str, share: float = 0.8) -> Criterion:
+    """Ours has a lower NLL than AdamW on most tasks of a part."""
     words = (
-        f"Count the tasks of the half {half!r} on which the mean NLL of ours is below AdamW's, over the "
+        f"Count the tasks of the part {part!r} on which the mean NLL of ours is below AdamW's, over the "
         f"seeds that both have. Reproduced if they are at least {share:.0%}, not reproduced here if fewer "
         "than half, partly otherwise."
     )
@@ -361,13 +361,13 @@ def lower_on_most(half: str, share: float = 0.8) -> Criterion:
         others = [task for task in ours.tasks if task not in ours.below]
         return len(ours.below), _counted("Lower", ours.below, ours.tasks, others)
 
-    return _over_half(words, half, share, judge)
+    return _over_part(words, part, share, judge)
 
 
-def calibrated_on_most(half: str, share: float = 0.8) -> Criterion:
-    """Ours has at most AdamW's calibration error on most tasks of a half."""
+def calibrated_on_most(part: str, share: float = 0.8) -> Criterion:
+    """Ours has at most AdamW's calibration error on most tasks of a part."""
     words = (
-        f"Count the tasks of the half {half!r} on which the ECE of ours, or for a regression the distance of "
+        f"Count the tasks of the part {part!r} on which the ECE of ours, or for a regression the distance of "
         f"its coverage from 90 %, is at most AdamW's, means over seeds. Reproduced if they are at least "
         f"{share:.0%}, not reproduced here if fewer than half, partly otherwise."
     )
@@ -381,13 +381,13 @@ def calibrated_on_most(half: str, share: float = 0.8) -> Criterion:
         ]
         return len(ours.calibrated), _counted("As good", ours.calibrated, ours.tasks, others)
 
-    return _over_half(words, half, share, judge)
+    return _over_part(words, part, share, judge)
 
 
-def error_within(half: str, bound: float = 0.03) -> Criterion:
-    """Ours has at most AdamW's error on every task of a half, up to a share."""
+def error_within(part: str, bound: float = 0.03) -> Criterion:
+    """Ours has at most AdamW's error on every task of a part, up to a share."""
     words = (
-        f"On each task of the half {half!r}, take the mean error, or RMSE, of ours over AdamW's. Reproduced "
+        f"On each task of the part {part!r}, take the mean error, or RMSE, of ours over AdamW's. Reproduced "
         f"if it is at most {1 + bound:g} on all, not reproduced here if on fewer than half, partly otherwise."
     )
 
@@ -400,22 +400,22 @@ def error_within(half: str, bound: float = 0.03) -> Criterion:
         )
         return good, sentence + (f" Beyond: {'; '.join(bad)}." if bad else "")
 
-    return _over_half(words, half, 1.0, judge)
+    return _over_part(words, part, 1.0, judge)
 
 
-def best_rank(half: str) -> Criterion:
+def best_rank(part: str) -> Criterion:
     """Ours has the best mean rank in NLL of the single networks."""
     words = (
-        f"Rank the single networks by their mean NLL on each task of the half {half!r}, and average over "
+        f"Rank the single networks by their mean NLL on each task of the part {part!r}, and average over "
         "tasks. Reproduced if ours is first, partly if its mean rank is within the 95 % bootstrap interval "
         "of the first, not reproduced here otherwise."
     )
-    wanted = [task.name for task in TASKS if task.half == half]
+    wanted = [task.name for task in TASKS if task.part == part]
 
     def judge(records: Records) -> Judgement:
         ranks = mean_ranks(records, SINGLE, wanted)
         if not ranks or ranks[OURS].n < len(wanted):
-            return Judgement(None, f"Not every single network has run every task of the half {half!r}.")
+            return Judgement(None, f"Not every single network has run every task of the part {part!r}.")
         order = sorted(ranks, key=lambda arm: ranks[arm].estimate)
         first = ranks[order[0]]
         ours = ranks[OURS].estimate

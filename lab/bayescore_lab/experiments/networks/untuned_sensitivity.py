@@ -163,7 +163,7 @@ EXPERIMENT = Experiment(
     methods=(PLAIN, OURS),
     profiles={
         "quick": Profile(1, 0.2, {"tasks": ["wine"], "epochs": 2}),
-        "paper": Profile(2, 5, {"tasks": [task.name for task in SMALL if task.half == "develop"]}),
+        "paper": Profile(2, 5, {"tasks": [task.name for task in SMALL if task.part == "develop"]}),
         "all": Profile(2, 18, {"tasks": [task.name for task in SMALL]}),
     },
     runs=runs,
