@@ -41,8 +41,8 @@ class ProximalScore(BayesianOptimizer):
             the start (for a vector that of the matrix before it, or the median of all matrices; for zeros
             1/sqrt(inputs)). It limits the widths; the mean has a prior 30 times wider, and weight_decay.
         nats: how much the noise of the weights may add to the loss; the temperature in use is lowered until
-            it does not add more. By default a hundredth of the number of weights per datum, at most 0.05.
-            math.inf: the temperature is never lowered.
+            it does not add more. By default a hundredth of the number of weights per datum, at least 0.003
+            and at most 0.05. math.inf: the temperature is never lowered.
         common: see `CommonOptions` (optim/options.py): prior_mean, weight_decay (0.01 here, as in AdamW),
             temperature (here of the prior of the widths too), draws, seed, ...; without init_sd and prior_sd.
 

@@ -41,11 +41,11 @@ good for a tensor), and the temperature control:
     tau <- min(temperature, nats <tau>/(cost + its standard error)), by at most +5 % or -10 % a step
 It is the score-matching slope again: 1/2 E d.g = 1/2 tr(H diag(sigma^2)). A width that a network cannot bear
 shows at once, whatever its architecture and whether it is pretrained. At `nats` = inf, tau becomes the
-temperature. Unless the user sets it, D weights and N data may cost
-    nats = min(0.05, D/(100 N))                                                                          (11)
-At temperature 1 a diagonal posterior of D weights that the data determine costs D/(2N), more than a network
-with fewer weights than data gains from it: there the limit is a fiftieth of that. Networks with many more
-weights than data overfit, and gain from the noise up to about 0.1 nats.
+temperature. Unless the user sets it, the noise of D weights and N data may cost
+    nats = min(0.05, max(0.003, D/(100 N)))                                                              (11)
+At temperature 1 a diagonal posterior of D weights that the data determine costs D/(2N). Below 0.003 that does
+no harm. A network with about as many weights as data loses by it while it still learns: there the limit is a
+fiftieth of that. Networks with many more weights than data overfit, and gain from up to about 0.1 nats.
 
 The standard error of (7) with n steps in memory is sqrt(Z/n)/Y. rho is shrunk by it towards the network's
 pooled ratio, with a relative error of 1, and that towards 32, a usual batch size:
@@ -89,7 +89,7 @@ USUAL = 32.0  # centre of the prior of the network's slope
 LEAST = 1.0  # of the network's slope: that of batches of one
 LEAST_SHARE = 0.1  # of the network's slope, that a tensor's has at least
 RISE, FALL = 0.05, 0.1  # largest relative change of tau in a step
-MOST_NATS, WEIGHT_NATS = 0.05, 0.01  # of (11)
+LEAST_NATS, MOST_NATS, WEIGHT_NATS = 0.003, 0.05, 0.01  # of (11)
 LOOSE = 30.0  # how much wider the prior of a mean is than that of a width
 START = 1e-4  # of tau, relative to the temperature
 REACH = 0.1  # largest sd, relative to the sum of the rates so far
@@ -115,7 +115,7 @@ class ProximalOptions(NamedTuple):
 
 def usual_nats(weights: int, N: float) -> float:
     """(11)."""
-    return min(MOST_NATS, WEIGHT_NATS * max(weights, 1) / N)
+    return min(MOST_NATS, max(LEAST_NATS, WEIGHT_NATS * weights / N))
 
 
 def width(first: Tensor | None, second: Tensor, o: ProximalOptions) -> Tensor:  # noqa: ARG001
