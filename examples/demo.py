@@ -327,7 +327,7 @@ def picture(found: Scores, curves: Mapping[str, Curve]) -> Figure:
             draw_reliability(axes, probs, labels, bins=10, colour=looks(networks)[network].colour)
             nll, _ = interval([s.scores["nll"] for s in scores])
             axes.set_title(network)
-            axes.text(0.04, 0.85, f"NLL {nll:.3f}", transform=axes.transAxes, va="top")
+            axes.text(0.04, 0.79, f"NLL {nll:.3f}", transform=axes.transAxes, va="top")
             axes.set(xlabel="confidence", xlim=(0.45, 1.02))
             axes.set_aspect("auto")
         panels[0].set_ylabel("accuracy")

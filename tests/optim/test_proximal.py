@@ -777,3 +777,14 @@ def test_in_bfloat16_the_posterior_is_that_of_float32_to_the_weights_precision()
         assert rms(wide.state[a]["mean"] - narrow.state[b]["mean"]) < 0.1 * rms(wide.state[a]["mean"])
         ratio = sds(narrow)[b].log().mean() - sds(wide)[a].log().mean()
         assert abs(float(ratio)) < 0.5
+
+
+def test_what_the_noise_may_cost_follows_from_the_weights_and_the_data_unless_it_is_given() -> None:
+    model = torch.nn.Linear(20, 5)  # 105 weights
+    opt = ProximalScore(model.parameters(), 100)
+    assert opt.param_groups[0]["nats"] == pytest.approx(0.0105)
+    opt.add_param_group({"params": torch.nn.Linear(2, 2).parameters()})  # a whole option: one for all groups
+    assert opt.param_groups[1]["nats"] == opt.param_groups[0]["nats"]
+    assert ProximalScore(model.parameters(), 100, nats=0.2).param_groups[0]["nats"] == 0.2
+    model.weight.requires_grad_(False)
+    assert ProximalScore(model.parameters(), 100).param_groups[0]["nats"] == 0.003

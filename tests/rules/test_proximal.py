@@ -26,6 +26,7 @@ from bayescore.rules.proximal import (
     ProximalOptions,
     Slopes,
     proximal_step,
+    usual_nats,
     width,
 )
 from cases import F64, normal
@@ -334,3 +335,12 @@ def test_the_variance_of_a_whole_hessian_is_twice_its_squares_and_of_a_diagonal_
         x = eps * (eps @ H)
         ratio = float(x.sum(1).var() / x.square().sum(1).mean())
         assert low < ratio < high
+
+
+@pytest.mark.parametrize(
+    ("weights", "N", "nats"),
+    [(5, 1000, 0.003), (400, 1000, 0.004), (1000, 1000, 0.01), (10**6, 1000, 0.05)],
+    ids=["well determined", "fewer weights than data", "as many", "many more"],
+)
+def test_what_the_noise_may_cost_grows_with_weights_per_datum(weights: int, N: int, nats: float) -> None:
+    assert usual_nats(weights, N) == pytest.approx(nats)
