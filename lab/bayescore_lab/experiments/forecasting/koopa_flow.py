@@ -14,7 +14,7 @@ from bayescore_lab.engine import Claim, Experiment, Figure, PaperValue, Profile,
 from bayescore_lab.experiments.forecasting.koopa_arms import VANILLA, arm_runs, execute
 from bayescore_lab.experiments.forecasting.koopa_results import (
     data_sets,
-    data_table,
+    data_tables,
     interval_figure,
     lower_on,
     no_more_than,
@@ -80,7 +80,10 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
 
 
 def tables(records: Records) -> list[Table]:
-    return [data_table(records, data, PAPER.get(data, ()), NOTE) for data in data_sets(records)]
+    found = []
+    for data in data_sets(records):
+        found += data_tables(records, data, PAPER.get(data, ()), NOTE)
+    return found
 
 
 def figures(records: Records) -> list[Figure]:

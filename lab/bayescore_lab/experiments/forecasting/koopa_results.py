@@ -37,7 +37,7 @@ __all__ = [
     "METRICS",
     "coverage_within",
     "data_sets",
-    "data_table",
+    "data_tables",
     "differences_table",
     "interval_figure",
     "lower_on",
@@ -47,25 +47,32 @@ __all__ = [
 
 FEWEST = 5
 
+#: by table of a data set: heading -> metric
 METRICS = {
-    "MSE": "mse",
-    "MAE": "mae",
-    "NLL": "nll",
-    "NLL, noise of the test": "nll_test_noise",
-    "CRPS": "crps",
-    "MSE, 30 draws": "mse_30",
-    "NLL, 30 draws": "nll_30",
-    "CRPS, 30 draws": "crps_30",
-    "NLL, noise per step": "nll_steps",
-    "NLL, calibrated": "nll_calibrated",
-    "50 % covers": "coverage_50",
-    "80 % covers": "coverage_80",
-    "95 % covers": "coverage_95",
-    "80 % width": "width_80",
-    "80 % calibrated covers": "calibrated_80",
-    "80 % calibrated width": "calibrated_width_80",
-    "best epoch": "epoch",
-    "CPU seconds": "training_cpu_seconds",
+    "": {
+        "MSE": "mse",
+        "MAE": "mae",
+        "NLL": "nll",
+        "NLL, noise of the test": "nll_test_noise",
+        "CRPS": "crps",
+    },
+    "more draws": {
+        "MSE, 30 draws": "mse_30",
+        "NLL, 30 draws": "nll_30",
+        "CRPS, 30 draws": "crps_30",
+        "NLL, noise per step": "nll_steps",
+        "NLL, calibrated": "nll_calibrated",
+        "best epoch": "epoch",
+        "CPU seconds": "training_cpu_seconds",
+    },
+    "intervals": {
+        "50 % covers": "coverage_50",
+        "80 % covers": "coverage_80",
+        "95 % covers": "coverage_95",
+        "80 % width": "width_80",
+        "80 % calibrated covers": "calibrated_80",
+        "80 % calibrated width": "calibrated_width_80",
+    },
 }
 
 
@@ -74,11 +81,20 @@ def data_sets(records: Records) -> list[str]:
     return list(dict.fromkeys(record.config["data"] for record in records))
 
 
-def data_table(records: Records, data: str, paper: Sequence[PaperValue], note: str) -> Table:
+def data_tables(records: Records, data: str, paper: Sequence[PaperValue], note: str) -> list[Table]:
     """One data set: every arm, with t intervals of the means over seeds, and the paper's numbers."""
-    name = data.lower().replace(", ", "-").replace(" ", "-")
     chosen = records.where(data=data)
-    return arm_table(chosen, METRICS, paper, title=data, name=name, note=note, interval=mean_interval)
+    found = []
+    for part, metrics in METRICS.items():
+        title = f"{data}, {part}" if part else data
+        name = title.lower().replace(", ", "-").replace(" ", "-")
+        printed = () if part else paper
+        below = "" if part else note
+        table = arm_table(
+            chosen, metrics, printed, title=title, name=name, note=below, interval=mean_interval
+        )
+        found.append(table)
+    return found
 
 
 def differences_table(records: Records, metric: str, label: str, ours: str) -> Table:
