@@ -170,9 +170,8 @@ def figures(records: Records) -> list[Figure]:  # noqa: ARG001
 def _mostly_significant(name: str) -> Criterion:
     words = (
         f"Of the cells with {PAIRS_NEEDED} pairs or more, at least {FEWEST}: reproduced if the paired t-test "
-        f"has p < {LEVEL:g} and ours has the lower mean in at least half, as in 9 of the paper's 14; partly if "
-        "in some, not "
-        "reproduced here if in none."
+        f"has p < {LEVEL:g} and ours has the lower mean in at least half, as in 9 of the paper's 14; partly "
+        "if in some, not reproduced here if in none."
     )
 
     def judge(records: Records) -> Judgement:
