@@ -277,3 +277,17 @@ def test_rows_too_far_away_to_forecast_from_are_named(fitted):
     values[590, 1] = 1e60
     with pytest.raises(ValueError, match=r"row 591 \(.*\) has 1e\+60 in column 'price', too far"):
         fitted.predict(replace(series, values=values))
+
+
+def test_a_short_series_is_learned_in_as_many_epochs_as_a_long_one():
+    t = np.arange(300)
+    rng = np.random.default_rng(1)
+    values = np.stack([20 + 5 * np.sin(t / 4), 40 + 10 * np.sin(t / 4)], 1) + rng.normal(0, 0.3, (300, 2))
+    sizes = {"hidden": 32, "dynamic_dim": 32}
+    forecaster = Forecaster(horizon=12, network=sizes).fit(values[:160], progress=False)
+    assert forecaster.backtest(values[136:]).mse < 0.1  # 0.8 with one pass over the 93 windows per epoch
+
+
+def test_a_series_of_a_few_windows_is_trained_in_smaller_batches(recwarn):
+    small(epochs=1).fit(hourly(42), progress=False)
+    assert not recwarn.list

@@ -8,7 +8,8 @@
 The last rows validate: they choose the epoch and calibrate the intervals (calibration.py). Training is that
 of `bs.nn.fit`, with the benchmark's protocol: at most 10 epochs, the learning rate halved after every epoch
 from the second on, an end after three epochs without a better squared error on validation, and the best epoch
-kept.
+kept. An epoch of a short series goes over its windows several times, for 25 updates at least: else the rate
+is halved before anything is learned.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from bayescore.checks import KnownKeywords, check_count, unknown_name
 from bayescore.data.dates import Dates, Frequency
@@ -47,6 +48,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {"koopa": Koopa}
 METHODS = ("proximal", "plain", "advi", "descent", "dropout", "ensemble")
 FILE, FORMAT = "forecast.safetensors", "bayescore-forecast-1"
 AT_ONCE = 256  # windows of a forward pass
+LEAST_UPDATES = 25  # of an epoch: the learning rate is halved after each
 MOST_WINDOWS = 1000  # of validation that calibrate: neighbouring ones overlap and say nearly the same
 
 
@@ -172,7 +174,11 @@ class Forecaster(KnownKeywords):
             return module.to(self.device)
 
         rng = torch.Generator().manual_seed(generator(self.seed, purpose="windows").initial_seed())
-        loader = DataLoader(split.train, self.batch_size, shuffle=True, generator=rng)
+        windows = len(split.train)
+        batch_size = min(self.batch_size, windows)
+        repeats = -(-LEAST_UPDATES * batch_size // windows)
+        order = RandomSampler(split.train, num_samples=repeats * windows, generator=rng)
+        loader = DataLoader(split.train, batch_size, sampler=order, generator=rng)
         common: dict[str, Any] = {
             "epochs": self.epochs,
             "validation": DataLoader(split.validation, AT_ONCE),
