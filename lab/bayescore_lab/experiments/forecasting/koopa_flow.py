@@ -103,9 +103,9 @@ EXPERIMENT = Experiment(
     methods=tuple(ARMS),
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "exchange": Profile(seeds=5, minutes=12, settings=_of("Exchange")),
-        "weather": Profile(seeds=5, minutes=310, settings=_of("Weather", "Weather, segment 24")),
-        "paper": Profile(seeds=5, minutes=322, settings={}),
+        "exchange": Profile(seeds=5, minutes=11, settings=_of("Exchange")),
+        "weather": Profile(seeds=5, minutes=160, settings=_of("Weather", "Weather, segment 24")),
+        "paper": Profile(seeds=5, minutes=171, settings={}),
     },
     runs=runs,
     execute=execute,
