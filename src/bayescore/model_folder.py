@@ -125,7 +125,7 @@ def read_model(folder: str | os.PathLike[str]) -> SavedModel:
     if not path.is_file():
         raise FileNotFoundError(
             f"{place} is not the folder of a model: it has no {DESCRIPTION}; "
-            "`bayescore train DATA --output FOLDER` writes one"
+            "`bayescore train` and `bayescore forecast` write one with --output FOLDER"
         )
     content = read_json(path)
     try:

@@ -78,7 +78,7 @@ def test_a_long_gap_in_the_dates_is_refused_with_its_rows():
 )
 def test_mixed_frequencies_are_refused_with_the_first_row_that_differs(texts):
     with pytest.raises(
-        ValueError, match=r"no common frequency: most rows are .* apart, and row \d+ \(2024.*\) is not"
+        ValueError, match=r"no common frequency: rows are most often .* apart, and row \d+ \(2024.*\) is not"
     ):
         regular_series(dated(texts), max_gap=3)
 
@@ -106,7 +106,7 @@ def test_an_empty_column_is_refused():
 
 def test_a_column_that_never_changes_is_noted():
     assert regular_series(dated(days(4), [7.0] * 4)).notes == (
-        "column 'a' never changed: so does the forecast",
+        "column 'a' never changed: the forecast there does not either",
     )
 
 
@@ -127,7 +127,7 @@ def test_arrays_need_no_dates():
         (["2024-01-31", "2024-02-29", "2024-03-31"], "1 month", ["2024-04-30", "2024-05-31"]),
         (["2023-12-15", "2024-01-15", "2024-02-15"], "1 month", ["2024-03-15", "2024-04-15"]),
         (["2023-01-01", "2023-04-01", "2023-07-01"], "3 months", ["2023-10-01", "2024-01-01"]),
-        (["2020-02-29", "2024-02-29", "2028-02-29"], "48 months", ["2032-02-29", "2036-02-29"]),
+        (["2020-02-29", "2024-02-29", "2028-02-29"], "4 years", ["2032-02-29", "2036-02-29"]),
         (["2024-01-04", "2024-01-05", "2024-01-08"], "1 business day", ["2024-01-09", "2024-01-10"]),
         (["2024-01-01", "2024-01-08", "2024-01-15"], "1 week", ["2024-01-22", "2024-01-29"]),
         (["2024-01-01T23:30", "2024-01-01T23:40", "2024-01-01T23:50"], "10 minutes",
@@ -154,3 +154,35 @@ def test_a_business_week_has_no_gap_at_the_weekend(tmp_path):
     found = regular_series(read_series(path))
     assert str(found.frequency) == "1 business day"
     assert found.notes == ()
+
+
+def test_rows_are_named_by_their_place_in_the_file_after_sorting_and_filling():
+    texts = days(12)
+    series = dated([texts[11], *texts[:4], *texts[6:11]], [float(i) for i in range(10)])
+    values = series.values.clone()
+    values[7, 0] = torch.nan
+    found = regular_series(replace(series, values=values))
+    assert found.notes == (
+        "rows were sorted by date (row 2 (2024-01-01) was before the row above it)",
+        "2 missing rows were filled in, the first after row 5 (2024-01-04)",
+        "1 missing value of 'a' was filled in, the first in row 8 (2024-01-09)",
+    )
+    values[5, 0] = torch.nan
+    with pytest.raises(ValueError, match="no values from the missing row of 2024-01-05 on for 3 rows"):
+        regular_series(replace(series, values=values), max_gap=2)
+
+
+def test_missing_values_of_many_columns_are_one_note():
+    series = dated(days(6))
+    values = torch.arange(30, dtype=torch.float64).reshape(6, 5)
+    values[2:4] = torch.nan
+    found = regular_series(replace(series, values=values, columns=tuple("abcde")))
+    assert found.notes == (
+        "10 missing values were filled in, in 5 columns, the first of them 'a' from row 3 (2024-01-03) on",
+    )
+
+
+def test_years_are_dates():
+    found = regular_series(dated([str(year) for year in range(1990, 2000)]))
+    assert str(found.frequency) == "1 year"
+    assert str(found.frequency.steps_from(found.series.dates[-1], 1)[0]) == "2000-01-01T00:00:00"

@@ -112,6 +112,8 @@ def test_a_column_that_does_not_move_keeps_its_scale():
     scaler = Scaler.of(torch.full((5, 1), 3.0, dtype=torch.float64))
     assert scaler.standardise(torch.full((2, 1), 3.0)).flatten().tolist() == [0, 0]
     assert float(scaler.sd) == 1
+    tenths = torch.full((1000, 1), 0.1, dtype=torch.float64)  # whose sd is not 0 after rounding
+    assert float(Scaler.of(tenths).sd) == 1
 
 
 def test_every_row_of_a_part_is_forecast_once_as_a_first_step():
@@ -152,10 +154,36 @@ def test_a_missing_value_is_named_by_row_and_column():
 
 def test_a_date_may_end_with_its_hour_as_numpy_writes_it():
     written = [str(np.datetime64("2020-01-31T07", "h")), "2020-01-31 08"]
-    read = parse_dates(written, None, "x").astype(str).tolist()
+    read = parse_dates(written, None, "x")[0].astype(str).tolist()
     assert read == ["2020-01-31T07:00:00", "2020-01-31T08:00:00"]
     with pytest.raises(ValueError, match="'2020-01-31 8'"):
         parse_dates(["2020-01-31 8"], None, "x")
+
+
+def test_an_offset_from_utc_leaves_dates_as_they_are_written_unless_it_changes():
+    same = ["2025-01-01 07:00:00+01:00", "2025-01-01T08:00+0100", "2025-01-01T09+01"]
+    dates, notes = parse_dates(same, None, "x")
+    assert dates.astype(str).tolist() == [f"2025-01-01T0{hour}:00:00" for hour in (7, 8, 9)]
+    assert notes == ()
+    summer = ["2025-03-30T01:00+01:00", "2025-03-30T03:00+02:00", "2025-03-30T04:00+02:00"]
+    for date_format in (None, "%Y-%m-%dT%H:%M%z"):
+        dates, notes = parse_dates(summer, date_format, "x")
+        assert dates.astype(str).tolist() == [f"2025-03-30T0{hour}:00:00" for hour in (0, 1, 2)]
+        assert "UTC" in notes[0]
+    days = ["2025-03-29T00:00+01:00", "2025-03-30T00:00+01:00", "2025-03-31T00:00+02:00"]
+    dates, notes = parse_dates(days, None, "x")
+    assert [str(date)[:10] for date in dates] == ["2025-03-29", "2025-03-30", "2025-03-31"]
+    assert notes == ()
+    west = parse_dates(["2025-01-01 00:30-03:30", "2025-01-01 04:30Z"], None, "x")[0]
+    assert west.astype(str).tolist() == ["2025-01-01T04:00:00", "2025-01-01T04:30:00"]
+
+
+def test_columns_without_a_name_are_left_out_and_noted(tmp_path):
+    found = read_series(csv(tmp_path, ",date,a,\n0,2020-01-01,1,\n1,2020-01-02,2,\n"))
+    assert found.columns == ("a",)
+    assert found.notes == ("2 columns without a name left out",)
+    by_index = read_series(csv(tmp_path, ",a\n2020-01-01,1\n2020-01-02,2\n"))
+    assert (by_index.columns, by_index.notes) == (("a",), ())
 
 
 def test_a_csv_is_read_with_any_name_of_the_dates_and_missing_cells(tmp_path):
@@ -185,6 +213,11 @@ def test_columns_and_the_form_of_dates_can_be_named(tmp_path):
         ("date,a\n", "no rows"),
         ("date,a\n2020-01-01,inf\n", r"row 1 \(2020-01-01\) has an infinite number in column 'a'"),
         ('date,a\n2020-01-01,"1\n', "not a readable CSV"),
+        ("", "is empty"),
+        ("2020-01-01,1\n2020-01-02,2\n", "begins with the row of 2020-01-01; put a line of column names"),
+        ("date,a\n2020-01-01,1\n2020-01-02,-2e300\n", r"row 2 \(2020-01-02\) has -2e\+300 in column 'a'"),
+        ("a,day\n1,2020-01-01\n2,2020-01-02\n", r"these are the dates \(date='day', in a shell --date 'day'"),
+        ("date,\n2020-01-01,1\n", "no column of numbers with a name"),
     ],
 )
 def test_a_csv_that_cannot_be_used_is_refused_by_row_and_column(tmp_path, text, words):
@@ -198,6 +231,8 @@ def test_a_column_that_is_not_there_is_refused(tmp_path):
         read_series(path, columns=["loda"])
     with pytest.raises(ValueError, match="no column of"):
         read_series(path, date="day")
+    with pytest.raises(ValueError, match="two columns called 'load'"):
+        read_series(path, columns=["load", "load"])
 
 
 def test_arrays_are_series_without_dates():
@@ -210,6 +245,8 @@ def test_arrays_are_series_without_dates():
         as_series("abc" for _ in range(2))
     with pytest.raises(ValueError, match="row 2 has an infinite number"):
         as_series([1.0, np.inf])
+    with pytest.raises(TypeError, match="array of numbers"):
+        as_series(np.ones(3) * 1j)
 
 
 def test_frames_give_their_dates_from_the_index_or_a_column():
@@ -225,6 +262,28 @@ def test_frames_give_their_dates_from_the_index_or_a_column():
         assert bool(found.values[3, 0].isnan())
     with pytest.raises(ValueError, match=r"row 2 has 'x' in column 'a'"):
         as_series(pandas.DataFrame({"date": dates[:2], "a": ["1", "x"]}))
+
+
+def test_the_dates_of_a_frame_are_found_whatever_their_kind():
+    pandas = pytest.importorskip("pandas")
+    hours = pandas.date_range("2025-03-30", periods=5, freq="h")
+    a = pandas.Series([1.0, 2, 3, 4, 5], index=hours, name="a")
+    frames = [
+        a,
+        a.to_frame().rename_axis("ds").reset_index(),
+        a.to_frame().rename_axis("when").reset_index(),
+        a.to_frame().tz_localize("UTC"),
+        a.to_frame().to_period("h"),
+    ]
+    for frame in frames:
+        found = as_series(frame)
+        assert found.columns == ("a",)
+        assert found.dates.tolist() == hours.to_pydatetime().tolist()
+    summer = as_series(a.to_frame().tz_localize("UTC").tz_convert("Europe/Berlin"))
+    assert summer.dates.tolist() == hours.to_pydatetime().tolist()
+    assert "UTC" in summer.notes[0]
+    with pytest.raises(ValueError, match="has dates in column 'end' where numbers are needed"):
+        as_series(a.to_frame().assign(end=hours))
 
 
 def test_a_series_names_its_rows_by_date():

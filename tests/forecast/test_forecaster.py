@@ -145,17 +145,22 @@ def test_a_network_of_ones_own_is_trained_but_not_saved(tmp_path):
         forecaster.save(tmp_path)
 
 
-def test_a_constant_column_is_forecast_as_it_is():
+@pytest.mark.parametrize("value", [7.0, 0.0, -1e6])
+def test_a_constant_column_is_forecast_as_it_is(value, tmp_path):
     series = hourly(200)
     values = series.values.clone()
-    values[:, 1] = 7.0
+    values[:, 1] = value
     forecaster = small(epochs=1).fit(replace(series, values=values))
-    forecast = forecaster.predict()
-    assert forecaster.notes == ("column 'price' never changed: so does the forecast",)
-    assert torch.allclose(forecast.mean[:, 1], torch.full((6,), 7.0, dtype=torch.float64), atol=0.05)
-    low, high = forecast.interval(0.95)
-    assert bool(low.isfinite().all())
-    assert bool((high >= low).all())
+    assert forecaster.notes == ("column 'price' never changed: the forecast there does not either",)
+    forecaster.save(tmp_path / "model")
+    for one in (forecaster, Forecaster.load(tmp_path / "model")):
+        forecast = one.predict()
+        low, high = forecast.interval(0.95)
+        for end in (forecast.mean, low, high):
+            assert torch.equal(end[:, 1], torch.full((6,), value, dtype=torch.float64))
+        assert bool((high[:, 0] > low[:, 0]).all())
+    later = replace(series, values=values + 1.0)
+    assert torch.equal(forecaster.predict(later).mean[:, 1], torch.full((6,), value + 1, dtype=torch.float64))
 
 
 def test_short_gaps_are_filled_and_noted():
@@ -264,3 +269,25 @@ def test_the_expected_error_has_the_spread_over_draws_and_the_noise():
     low, high = found.interval(0.8, outputs, x.double())
     assert torch.allclose(centre - found.table[place] * u, low, atol=1e-12)
     assert torch.allclose(centre + found.table[place] * u, high, atol=1e-12)
+
+
+def test_rows_too_far_away_to_forecast_from_are_named(fitted):
+    series = hourly(600)
+    values = series.values.clone()
+    values[590, 1] = 1e60
+    with pytest.raises(ValueError, match=r"row 591 \(.*\) has 1e\+60 in column 'price', too far"):
+        fitted.predict(replace(series, values=values))
+
+
+def test_a_short_series_is_learned_in_as_many_epochs_as_a_long_one():
+    t = np.arange(300)
+    rng = np.random.default_rng(1)
+    values = np.stack([20 + 5 * np.sin(t / 4), 40 + 10 * np.sin(t / 4)], 1) + rng.normal(0, 0.3, (300, 2))
+    sizes = {"hidden": 32, "dynamic_dim": 32}
+    forecaster = Forecaster(horizon=12, network=sizes).fit(values[:160], progress=False)
+    assert forecaster.backtest(values[136:]).mse < 0.1  # 0.8 with one pass over the 93 windows per epoch
+
+
+def test_a_series_of_a_few_windows_is_trained_in_smaller_batches(recwarn):
+    small(epochs=1).fit(hourly(42), progress=False)
+    assert not recwarn.list

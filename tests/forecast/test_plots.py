@@ -32,6 +32,14 @@ def test_columns_are_chosen_by_name(fitted):
     assert len(figure.axes) == 1
     with pytest.raises(ValueError, match="did you mean 'price'"):
         plot_forecast(fitted.predict(), columns=["prize"])
+    with pytest.raises(ValueError, match="at least one series"):
+        plot_forecast(fitted.predict(), columns=[])
+
+
+def test_what_came_may_be_an_array():
+    forecast = small(epochs=1).fit(hourly(200).values.numpy()).predict()
+    figure = plot_forecast(forecast, truth=np.ones((3, 2)))
+    assert lines(figure.axes[0])["what came"].tolist() == [1, 1, 1]
 
 
 def test_a_series_without_dates_counts_its_steps():

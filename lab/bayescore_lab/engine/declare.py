@@ -53,7 +53,8 @@ class Run:
     """One cell of the grid: one method with one seed and one config.
 
     An empty `group` means that the run is executed alone. `cost` is the expected time in any unit; groups
-    that cost most start first.
+    that cost most start first. Where a grid takes so long that it will be drawn before it is finished, `turn`
+    says what comes first: no group starts before those of a lower turn, the least of its runs'.
     """
 
     method: str
@@ -61,6 +62,7 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
     cost: float = 1.0
+    turn: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bayescore.io import write_bytes
 from bayescore.plotting.style import figure_style
 from bayescore_lab.engine.declare import Claim
-from bayescore_lab.engine.figures import png, svg, write_caption
+from bayescore_lab.engine.figures import Figure, png, svg, write_caption
 from bayescore_lab.engine.files import read_bounded
 from bayescore_lab.engine.plans import Plan
 from bayescore_lab.engine.records import Record, Records, RecordStore, dumps, loads, prepare_folder
 from bayescore_lab.engine.tables import Table
 from bayescore_lab.engine.traces import QUANTILES, quantile_trace
 from bayescore_lab.engine.verdicts import Judgement
+from bayescore_lab.engine.wording import counted
 
 __all__ = ["FILE_LIMIT", "CannotDraw", "Drawn", "NothingToDraw", "draw", "write_file"]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T", Table, Figure)
 
 #: largest size of a committed file, in bytes
 FILE_LIMIT = 1_000_000
@@ -66,14 +69,14 @@ def draw(plan: Plan, out: Path) -> Drawn:
     folder = plan.artefacts(out)
     prepare_folder(folder)
     with _blaming(store.path):
-        tables = plan.experiment.tables(records)
+        tables = [_with_gap(table, records) for table in plan.experiment.tables(records)]
         judgements = [(claim, _judged(claim, records)) for claim in plan.experiment.claims]
     files: dict[str, str | bytes] = {}
     for table in tables:
         files[f"{table.stem}.csv"] = table.csv()
         files[f"{table.stem}.md"] = table.markdown()
     with figure_style(), _blaming(store.path):
-        figures = plan.experiment.figures(records)
+        figures = [_with_gap(figure, records) for figure in plan.experiment.figures(records)]
         for figure in figures:
             write_caption(figure)
             files[f"{figure.stem}.png"] = png(figure.drawing)
@@ -110,6 +113,25 @@ def _judged(claim: Claim, records: Records) -> Judgement:
     return replace(found, ours=claim.ours(records)) if claim.ours and found.verdict else found
 
 
+def _with_gap(drawn: T, records: Records) -> T:
+    """A table or figure whose note says how much of the grid is missing."""
+    if not records.missing:
+        return drawn
+    whole = len(records) + len(records.missing)
+    gap = f"Incomplete: {len(records):,} of {counted(whole, 'run')} of the grid."
+    return replace(drawn, note=f"{drawn.note} {gap}".strip())
+
+
+def _missing(records: Records) -> list[dict[str, Any]]:
+    """The runs of the grid that are not finished: every method and config with its missing seeds."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records.missing:
+        key = dumps([record.method, record.config])
+        entry = found.setdefault(key, {"method": record.method, "config": record.config, "seeds": []})
+        entry["seeds"].append(record.seed)
+    return list(found.values())
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Replace a file atomically; an OSError says that the records are safe."""
     try:
@@ -144,6 +166,7 @@ def _facts(
         "runs": len(plan.runs),
         "finished": len(finished),
         "failures": len(failed),
+        "missing": _missing(records),
         "corrupt_lines": list(corrupt),
         "score_calls": sum(record.score_calls for record in records),
         "seconds": round(sum(record.seconds for record in records), 3),

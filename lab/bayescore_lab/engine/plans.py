@@ -61,7 +61,17 @@ class Plan:
         for record in records:
             if record.done and record.run in self.runs:
                 first.setdefault(record.run, record)
-        return Records((first[run] for run in self.runs if run in first), self.experiment.arm)
+        missing = (self._blank(run) for run in self.runs if run not in first)
+        return Records((first[run] for run in self.runs if run in first), self.experiment.arm, missing)
+
+    def _blank(self, key: str) -> Record:
+        """The record of a run that is not finished: what was asked for."""
+        run = self.runs[key]
+        none: dict[str, Any] = {}
+        return Record(
+            self.experiment.id, key, run.method, run.seed, dict(run.config), none, none, 0, 0.0, none, "",
+            none, none, "",
+        )  # fmt: skip
 
 
 def plan(

@@ -230,11 +230,20 @@ def _number(record: Record, metric: Metric) -> float:
 
 
 class Records(Sequence[Record]):
-    """Finished runs in the order of the grid, grouped into arms: lines of a figure, rows of a table."""
+    """Finished runs in the order of the grid, grouped into arms: lines of a figure, rows of a table.
 
-    def __init__(self, records: Iterable[Record], arm: Callable[[Record], str] = by_method) -> None:
+    `missing` are the runs of the grid that are not finished, as records without metrics.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        arm: Callable[[Record], str] = by_method,
+        missing: Iterable[Record] = (),
+    ) -> None:
         self._records = tuple(records)
         self._arm = arm
+        self.missing = tuple(missing)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -253,11 +262,20 @@ class Records(Sequence[Record]):
 
     @property
     def arms(self) -> dict[str, Records]:
-        """The records of each arm, arms in the order of the grid."""
+        """The records of each arm that has some, arms in the order of the grid."""
+        found, missing = self._by_arm(self._records), self._by_arm(self.missing)
+        return {name: Records(records, self._arm, missing.get(name, ())) for name, records in found.items()}
+
+    @property
+    def empty_arms(self) -> list[str]:
+        """The arms of the grid of which no run is finished."""
+        return [name for name in self._by_arm(self.missing) if name not in self._by_arm(self._records)]
+
+    def _by_arm(self, records: Iterable[Record]) -> dict[str, list[Record]]:
         found: dict[str, list[Record]] = {}
-        for record in self._records:
+        for record in records:
             found.setdefault(self._arm(record), []).append(record)
-        return {name: Records(records, self._arm) for name, records in found.items()}
+        return found
 
     @property
     def seeds(self) -> list[int]:
@@ -270,12 +288,16 @@ class Records(Sequence[Record]):
         return max((record.score_calls for record in self._records), default=0)
 
     def select(self, keep: Callable[[Record], bool]) -> Records:
-        """The records for which `keep` holds."""
+        """The records for which `keep` holds, without what is missing: it may read metrics."""
         return Records(filter(keep, self._records), self._arm)
 
     def where(self, **config: Any) -> Records:
         """The records whose config has these entries."""
-        return self.select(lambda r: all(k in r.config and r.config[k] == v for k, v in config.items()))
+
+        def fits(record: Record) -> bool:
+            return all(k in record.config and record.config[k] == v for k, v in config.items())
+
+        return Records(filter(fits, self._records), self._arm, filter(fits, self.missing))
 
     def values(self, metric: Metric, broken: float = math.nan) -> Floats:
         """One number per record; a metric that is missing or NaN counts as `broken`."""

@@ -1,8 +1,8 @@
 """Running the missing runs of a grid: resume, schedule, record.
 
 What is recorded as finished is never recorded again; what failed is tried again by the next command.
-Experiments run in the order given, groups within an experiment by expected cost, the largest first, on one
-pool of processes.
+Experiments run in the order given, groups within an experiment by their turn, and within a turn by expected
+cost, the largest first, on one pool of processes.
 
 A group of which any run is missing is executed whole, because the last digits of a run depend on the batch
 that it is computed in: after a kill, the same command gives the numbers of an uninterrupted one, bitwise.
@@ -173,7 +173,7 @@ class _Session:
 
 
 def _tasks(plan: Plan, done: set[str]) -> list[Task]:
-    """The groups with a missing run, the most expensive first; equal ones keep the order of the grid."""
+    """The groups with a missing run, by turn and then cost; equal ones keep the order of the grid."""
     groups: dict[str, dict[str, Run]] = {}
     for key, run in plan.runs.items():
         groups.setdefault(f"group {run.group}" if run.group else f"run {key}", {})[key] = run
@@ -182,7 +182,7 @@ def _tasks(plan: Plan, done: set[str]) -> list[Task]:
         for runs in groups.values()
         if runs.keys() - done
     ]
-    return sorted(tasks, key=lambda task: -_cost(task))
+    return sorted(tasks, key=lambda task: (min(run.turn for run in task.runs.values()), -_cost(task)))
 
 
 def _cost(task: Task) -> float:

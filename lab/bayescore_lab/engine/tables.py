@@ -119,7 +119,8 @@ def arm_table(
     """One row per arm: the number of runs and, by metric (heading -> metric), our value and the paper's.
 
     A run without the metric counts as +inf; a cell is empty if no run of the arm has the metric. There is a
-    column of the paper's values for each metric that it prints.
+    column of the paper's values for each metric that it prints. Where runs of the grid are missing, the
+    number of runs is "3 of 10", and the note names the arms without any.
     """
     printed = {(value.arm, value.metric): value for value in paper}
     known = {value.metric for value in paper}
@@ -128,7 +129,8 @@ def arm_table(
         columns += [heading, f"{heading}, paper"] if metric in known else [heading]
     rows: list[list[Cell]] = []
     for arm, chosen in records.arms.items():
-        row: list[Cell] = [arm, len(chosen)]
+        whole = len(chosen) + len(chosen.missing)
+        row: list[Cell] = [arm, f"{len(chosen)} of {whole}" if chosen.missing else len(chosen)]
         for metric in metrics.values():
             has = callable(metric) or any(metric in record.metrics for record in chosen)
             row.append(interval(list(chosen.values(metric, math.inf))) if has else None)
@@ -137,8 +139,10 @@ def arm_table(
                 row.append(number(value.value) if value else None)
         rows.append(row)
     places = ", ".join(dict.fromkeys(value.location for value in paper))
-    source = f"Paper: {places}." if places else ""
-    return Table(title=title, columns=columns, rows=rows, name=name, note=f"{note} {source}".strip())
+    parts = [note]
+    parts += [f"No run yet: {', '.join(records.empty_arms)}."] if records.empty_arms else []
+    parts += [f"Paper: {places}."] if places else []
+    return Table(title=title, columns=columns, rows=rows, name=name, note=" ".join(parts).strip())
 
 
 def significance_table(

@@ -76,9 +76,9 @@ def check_weights(option: str, path: Path) -> None:
     _check(option, path, {".safetensors": ("safetensors", "")})
 
 
-def check_table(path: Path) -> None:
+def check_table(path: Path, option: str = "--output") -> None:
     """Refuse a table that could not be written after the predictions."""
-    _check("--output", path, {".csv": ("csv", "")})
+    _check(option, path, {".csv": ("csv", "")})
 
 
 def write_fit_files(

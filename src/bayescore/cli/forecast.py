@@ -100,7 +100,7 @@ def forecast_command(
         if checkpoint is not None:
             check_weights("--checkpoint", checkpoint)
         if table is not None:
-            check_table(table)
+            check_table(table, "--table")
         if plot is not None:
             check_plot(plot)
         with errors_as_sentences():
@@ -122,6 +122,11 @@ def forecast_command(
                 seed=seed,
             )
             kept = len(series) - int(test * len(series))
+            if test and len(series) - kept < horizon:
+                raise ValueError(
+                    f"--test {test:g} of {len(series):,} rows are {len(series) - kept} to test on, and a "
+                    f"forecast needs horizon = {horizon}; test on more, or give a shorter horizon"
+                )
             forecaster.fit(
                 series.take(slice(0, kept)), checkpoint=checkpoint, progress=False if quiet else None
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -16,47 +16,74 @@ from numpy.typing import NDArray
 
 from bayescore.checks import check_count, unknown_name
 
-__all__ = ["Dates", "Frequency", "parse_dates"]
+__all__ = ["Dates", "Frequency", "is_date", "parse_dates"]
 
 Dates = NDArray[np.datetime64]
 
 _YEAR_FIRST = re.compile(
-    r"(\d{4})[-/.](\d{1,2})(?:[-/.](\d{1,2})"
-    r"(?:[ T](?=\d{1,2}:|\d{2}Z?$)(\d{1,2})(?::(\d{2})(?::(\d{2})(?:\.\d{1,9})?)?)?Z?)?)?"
+    r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})"
+    r"(?:[ T](?=\d{1,2}:|\d{2}(?:Z|[+-]|$))(\d{1,2})(?::(\d{2})(?::(\d{2})(?:\.\d{1,9})?)?)?"
+    r"(?:Z|([+-]\d{2}):?(\d{2})?)?)?)?)?"
 )
 _UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 _DAY = 86_400
 _KINDS = ("seconds", "months", "business days")
 
 
-def parse_dates(texts: list[str], date_format: str | None, what: str) -> Dates:
-    """Dates in seconds from texts such as 2020-01-31, 2020/1/31 7:30, 2020-01-31T07:30:00Z or 2020-01-31T07.
+def parse_dates(texts: list[str], date_format: str | None, what: str) -> tuple[Dates, tuple[str, ...]]:
+    """Dates in seconds, and what was done to them, in sentences.
+
+    Texts are such as 2020-01-31, 2020/1/31 7:30, 2020-01-31T07:30:00+01:00, 2020-01-31T07, 2020-01 or 2020.
+    An offset from UTC is left out, so that dates stay as they are written. Where it changes, by daylight
+    saving time, dates without a fixed time of day become those of UTC, on which rows are equally spaced.
 
     Arguments:
         date_format: of other texts, as Python's `strptime` takes it, such as "%d.%m.%Y".
         what: whose dates they are, for errors.
     """
-    found = np.empty(len(texts), dtype="datetime64[s]")
+    local = np.empty(len(texts), dtype="datetime64[s]")
+    offsets = np.zeros(len(texts), dtype="timedelta64[s]")
     for row, text in enumerate(texts):
         try:
-            found[row] = np.datetime64(_parse(text.strip(), date_format), "s")
-        except ValueError:
+            date, offset = _parse(text.strip(), date_format)
+        except (ValueError, OverflowError):
             wanted = f"a date like {date_format!r}" if date_format else "a date with the year first"
             raise ValueError(
                 f"{what}: row {row + 1} has {text[:40]!r} where {wanted} is needed; correct it, or say how "
-                "dates are written, for example date_format='%d.%m.%Y'"
+                "dates are written (date_format='%d.%m.%Y', in a shell --date-format %d.%m.%Y)"
             ) from None
-    return found
+        local[row], offsets[row] = np.datetime64(date, "s"), np.timedelta64(offset, "s")
+    times = local - local.astype("datetime64[D]")
+    if len(np.unique(offsets)) < 2 or len(np.unique(times)) == 1:
+        return local, ()
+    return local - offsets, ("dates are those of UTC, because their offsets from it change",)
 
 
-def _parse(text: str, date_format: str | None) -> datetime:
+def is_date(text: str) -> bool:
+    """Whether a text is a date with the year first."""
+    try:
+        _parse(text.strip(), None)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _parse(text: str, date_format: str | None) -> tuple[datetime, timedelta]:
+    """A date, and its offset from UTC, which is 0 if none is given."""
     if date_format is not None:
-        return datetime.strptime(text, date_format).replace(tzinfo=None)
+        found = datetime.strptime(text, date_format)
+        return found.replace(tzinfo=None), found.utcoffset() or timedelta(0)
     match = _YEAR_FIRST.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    year, month, day, hour, minute, second = (int(part) if part else None for part in match.groups())
-    return datetime(year or 0, month or 0, day or 1, hour or 0, minute or 0, second or 0)
+    year, month, day, hour, minute, second, hours, minutes = (
+        int(part) if part else None for part in match.groups()
+    )
+    sign = -1 if (match[7] or "").startswith("-") else 1
+    offset = timedelta(hours=hours or 0, minutes=sign * (minutes or 0))
+    month = 1 if month is None else month
+    day = 1 if day is None else day
+    return datetime(year or 0, month, day, hour or 0, minute or 0, second or 0), offset
 
 
 @dataclass(frozen=True)
@@ -121,6 +148,8 @@ class Frequency:
         return date + steps * np.timedelta64(self.count, "s")
 
     def __str__(self) -> str:
+        if self.kind == "months" and self.count % 12 == 0:
+            return _number(self.count // 12, "year")
         if self.kind != "seconds":
             return _number(self.count, self.kind.removesuffix("s"))
         unit, size = next((unit, size) for unit, size in _UNITS if self.count % size == 0)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from bayescore.checks import check_count
 from bayescore.data.dates import Frequency
-from bayescore.data.time_series import Series
+from bayescore.data.time_series import NOWHERE, Series
 
 __all__ = ["RegularSeries", "regular_series"]
 
+FEW = 3  # columns whose missing values are noted one by one
 MOST_GAPS = 0.1  # share of the steps: with more, the dates have no common frequency
 
 
@@ -46,7 +47,7 @@ def regular_series(series: Series, max_gap: int = 24, frequency: Frequency | Non
     check_count("max_gap", max_gap, least=0)
     if not len(series):
         raise ValueError(f"{series.name} has no rows")
-    notes: list[str] = []
+    notes = [*series.notes]
     month_end = False
     if series.dates is not None:
         series = _sorted(series, notes)
@@ -73,7 +74,7 @@ def regular_series(series: Series, max_gap: int = 24, frequency: Frequency | Non
     spread = series.values.max(0).values - series.values.min(0).values
     still = [name for name, width in zip(series.columns, spread.tolist(), strict=True) if width == 0]
     if still:
-        notes.append(f"{_names(still)} never changed: so does the forecast")
+        notes.append(f"{_names(still)} never changed: the forecast there does not either")
     return RegularSeries(series, frequency, month_end, tuple(notes))
 
 
@@ -111,7 +112,7 @@ def _without_date_gaps(
     if len(between) or len(gaps) > max(1, MOST_GAPS * len(steps)):
         odd = int(between[0] if len(between) else gaps[0])
         raise ValueError(
-            f"{series.name} has no common frequency: most rows are {frequency} apart, and "
+            f"{series.name} has no common frequency: rows are most often {frequency} apart, and "
             f"{series.label(odd + 1)} is not {frequency} after {series.label(odd)}; give one row per step, "
             "with empty cells where nothing is known"
         )
@@ -120,7 +121,7 @@ def _without_date_gaps(
         raise ValueError(
             f"{series.name}: {gap} rows are missing between {series.label(longest)} and "
             f"{series.label(longest + 1)}, and at most {max_gap} are filled in; give the rows, cut the "
-            "series there, or allow longer gaps (max_gap)"
+            "series there, or allow longer gaps (max_gap=, in a shell --max-gap)"
         )
     if not inserted:
         return series
@@ -128,8 +129,12 @@ def _without_date_gaps(
     values = torch.full((total, len(series.columns)), torch.nan, dtype=torch.float64)
     values[index] = series.values
     grid = np.concatenate([dates[:1], frequency.steps_from(dates[0], total - 1, month_end)])
-    notes.append(f"{inserted} missing rows were filled in, the first after {series.label(int(gaps[0]))}")
-    return replace(series, values=values, dates=grid, rows=None)
+    origin = np.full(total, NOWHERE)
+    origin[index.numpy()] = series.numbers
+    notes.append(
+        f"{_counted(inserted, 'missing row')} filled in, the first after {series.label(int(gaps[0]))}"
+    )
+    return replace(series, values=values, dates=grid, rows=None, origin=origin)
 
 
 def _filled(series: Series, max_gap: int, notes: list[str]) -> Series:
@@ -138,7 +143,8 @@ def _filled(series: Series, max_gap: int, notes: list[str]) -> Series:
     if not holes.any():
         return series
     values = series.values.numpy().copy()
-    rows = np.arange(len(values))
+    rows, given = np.arange(len(values)), series.numbers != NOWHERE
+    filled: list[tuple[str, int, str]] = []
     for column in np.flatnonzero(holes.any(0)):
         missing = holes[:, column]
         name = series.columns[column]
@@ -149,12 +155,28 @@ def _filled(series: Series, max_gap: int, notes: list[str]) -> Series:
             raise ValueError(
                 f"{series.name}: column {name!r} has no values from {series.label(start)} on for {length} "
                 f"rows, and at most {max_gap} are filled in; leave the column out, cut the series there, or "
-                "allow longer gaps (max_gap)"
+                "allow longer gaps (max_gap=, in a shell --max-gap)"
             )
         values[missing, column] = np.interp(rows[missing], rows[~missing], values[~missing, column])
-        notes.append(f"{int(missing.sum())} missing values of {name!r} were filled in, the first in "
-                     f"{series.label(int(np.argmax(missing)))}")  # fmt: skip
+        if (cells := np.flatnonzero(missing & given)).size:
+            filled.append((name, cells.size, series.label(int(cells[0]))))
+    if len(filled) > FEW:
+        total, (name, _, label) = sum(count for _, count, _ in filled), filled[0]
+        notes.append(
+            f"{_counted(total, 'missing value')} filled in, in {len(filled)} columns, the first of them "
+            f"{name!r} from {label} on"
+        )
+    else:
+        notes += [
+            f"{_counted(count, 'missing value', f' of {name!r}')} filled in, the first in {label}"
+            for name, count, label in filled
+        ]
     return replace(series, values=torch.from_numpy(values))
+
+
+def _counted(count: int, noun: str, more: str = "") -> str:
+    """Such as "1 missing row was" and "3 missing rows were"."""
+    return f"1 {noun}{more} was" if count == 1 else f"{count:,} {noun}s{more} were"
 
 
 def _longest(missing: NDArray[np.bool_]) -> tuple[int, int]:

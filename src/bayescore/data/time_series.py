@@ -16,16 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayescore.checks import unknown_name
-from bayescore.data.dates import Dates, parse_dates
+from bayescore.data.dates import Dates, is_date, parse_dates
 from bayescore.data.files import Source, read
 from bayescore.reading import read_content
 
-__all__ = ["SERIES", "Series", "as_series", "date_text", "read_series", "series"]
+__all__ = ["NOWHERE", "SERIES", "Series", "as_series", "date_text", "read_series", "series"]
 
 CSV_LIMIT = 512 * 2**20
+DATE_NAMES = ("date", "time", "timestamp", "datetime", "ds")
+LARGEST = 1e100  # of a number, whose square must be a number too
+NOWHERE = -1  # the place of a row that is not in the file
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "?"})
 
 
@@ -35,7 +39,8 @@ class Series:
 
     values: (n, C) in float64, NaN where a value is missing.  dates: (n,), or None for an array without dates.
     rows: how many rows from the first on are for training, validation and test, where a benchmark says so.
-    reading: the arguments of `read_series` with which its file was read.
+    reading: the arguments of `read_series` with which its file was read.  notes: what was done in reading, in
+    sentences.  origin: (n,), where each row was in what was given, from 0 on; None: they are all there.
     """
 
     values: Tensor = field(repr=False)
@@ -44,13 +49,23 @@ class Series:
     name: str = "the series"
     rows: tuple[int, int, int] | None = None
     reading: dict[str, Any] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    origin: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Where each row was in what was given, (n,); NOWHERE for a row that was not there."""
+        return np.arange(len(self)) if self.origin is None else self.origin
+
     def label(self, row: int) -> str:
-        """Row number `row`, counted from 1, with its date."""
-        return f"row {row + 1}" + ("" if self.dates is None else f" ({self.date(row)})")
+        """The number of a row in what was given, counted from 1, with its date."""
+        number = self.numbers[row]
+        if number == NOWHERE:
+            return f"the missing row of {self.date(row)}"
+        return f"row {number + 1}" + ("" if self.dates is None else f" ({self.date(row)})")
 
     def date(self, row: int) -> str:
         """The date of a row as a text, with its time unless that is midnight."""
@@ -59,7 +74,11 @@ class Series:
     def take(self, rows: Any) -> Series:
         """The same columns, of some rows."""
         return replace(
-            self, values=self.values[rows], dates=None if self.dates is None else self.dates[rows], rows=None
+            self,
+            values=self.values[rows],
+            dates=None if self.dates is None else self.dates[rows],
+            rows=None,
+            origin=self.numbers[rows],
         )
 
     def choose(self, columns: Sequence[str]) -> Series:
@@ -147,9 +166,9 @@ def read_series(
     """The series in a CSV file, which may be compressed (.gz, .xz, .zip).
 
     Arguments:
-        date: the column of dates; by default the column called "date" (or "time", "timestamp", "ds"), or else
-            the first.
-        columns: the columns of numbers; by default all others.
+        date: the column of dates; by default the column called "date" (or "time", "timestamp", "datetime",
+            "ds"), or else the first.
+        columns: the columns of numbers; by default all others that have a name.
         date_format: how dates are written, as `strptime` takes it; by default the year comes first.
         missing: numbers that stand for a missing value, such as -9999.
     """
@@ -172,19 +191,34 @@ def _parse_csv(
         raise ValueError(f"{what} is not text in UTF-8 ({error}); save it as such") from error
     lines = _lines(text, what)
     header = [name.strip() for name in next(lines, [])]
+    if not header:
+        raise ValueError(f"{what} is empty")
     if len(header) < 2:
         raise ValueError(
-            f"{what} has no line of column names with commas between them, as date,load,price; it begins "
-            f"with {text[:40]!r}"
+            f"{what} has no line of column names with commas between them, one for dates and one or more for "
+            f"numbers, as date,load,price; it begins with {text[:40]!r}"
         )
-    twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
-    if twice is not None:
-        raise ValueError(f"{what} has two columns called {twice!r}; rename one of them")
+    _check_distinct([name for name in header if name], what)
     where = _date_column(header, date, what)
-    wanted = [name for name in header if name != header[where]] if columns is None else list(columns)
-    for name in wanted:
-        if name not in header:
-            raise unknown_name(f"column of {what}", name, header)
+    if date is None and is_date(header[where]):
+        raise ValueError(
+            f"{what} begins with the row of {header[where]}; put a line of column names above it, as "
+            "date,load,price"
+        )
+    nameless = sum(not name for i, name in enumerate(header) if i != where)
+    notes: tuple[str, ...] = ()
+    if columns is not None:
+        wanted = list(columns)
+        _check_distinct(wanted, f"what is to be read of {what}")
+        for name in wanted:
+            if name not in header:
+                raise unknown_name(f"column of {what}", name, filter(None, header))
+    else:
+        wanted = [name for i, name in enumerate(header) if name and i != where]
+        if not wanted:
+            raise ValueError(f"{what} has no column of numbers with a name")
+        if nameless:
+            notes = (f"{nameless} column{'s' * (nameless > 1)} without a name left out",)
     index = [header.index(name) for name in wanted]
     texts, rows = [], []
     for row, cells in enumerate(lines):  # one at a time: the cells of a large file would fill the memory
@@ -201,10 +235,17 @@ def _parse_csv(
     if not rows:
         raise ValueError(f"{what} has no rows below its line of column names")
     values = np.stack(rows)
-    dates = parse_dates(texts, date_format, f"{what}, column {header[where]!r}")
+    dates, more = parse_dates(texts, date_format, f"{what}, column {header[where]!r}")
     numbers = [float(number) for number in missing]
     reading = {"date": header[where], "date_format": date_format, "missing": numbers}
-    return _with_missing(Series(torch.from_numpy(values), tuple(wanted), dates, what, None, reading), numbers)
+    found = Series(torch.from_numpy(values), tuple(wanted), dates, what, None, reading, notes + more)
+    return _with_missing(found, numbers)
+
+
+def _check_distinct(names: Sequence[str], what: str) -> None:
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise ValueError(f"{what} has two columns called {twice!r}; rename or leave out one of them")
 
 
 def _lines(text: str, what: str) -> Iterator[list[str]]:
@@ -221,9 +262,7 @@ def _date_column(header: list[str], date: str | None, what: str) -> int:
             raise unknown_name(f"column of {what}", date, header)
         return header.index(date)
     lower = [name.lower() for name in header]
-    return next(
-        (lower.index(name) for name in ("date", "time", "timestamp", "datetime", "ds") if name in lower), 0
-    )
+    return next((lower.index(name) for name in DATE_NAMES if name in lower), 0)
 
 
 def _number(cell: str, row: int, column: str, what: str) -> float:
@@ -232,9 +271,12 @@ def _number(cell: str, row: int, column: str, what: str) -> float:
     try:
         return float(cell)
     except ValueError:
+        remedy = "name the columns to read (columns=, in a shell --columns)"
+        if is_date(cell):
+            remedy = f"say that these are the dates (date={column!r}, in a shell --date {column!r})"
         raise ValueError(
             f"{what}: row {row + 1} has {cell[:40]!r} in column {column!r} where a number is needed; correct "
-            "it, or name the columns to read (columns=, in a shell --columns)"
+            f"it, or {remedy}"
         ) from None
 
 
@@ -249,6 +291,12 @@ def _with_missing(found: Series, missing: Iterable[float]) -> Series:
     values = found.values
     for number in missing:
         values = torch.where(values == number, torch.nan, values)
+    if bool((values.abs() > LARGEST).any()):
+        row, column = (values.abs() > LARGEST).nonzero()[0].tolist()
+        raise ValueError(
+            f"{found.name}: {found.label(row)} has {float(values[row, column]):g} in column "
+            f"{found.columns[column]!r}, more than {LARGEST:g}; give it in a larger unit"
+        )
     return replace(found, values=values)
 
 
@@ -256,19 +304,23 @@ def as_series(data: Any, date: str | None = None) -> Series:
     """A `Series` from what a user has.
 
     Arguments:
-        data: a Series, the path of a CSV file, a pandas data frame (its dates in the index or in a column),
-            or an array (n,) or (n, C).
+        data: a Series, the path of a CSV file, a pandas data frame or series (its dates in the index or in a
+            column), or an array (n,) or (n, C).
         date: the column of dates, if it has another name than "date".
     """
     if isinstance(data, Series):
         return data
     if isinstance(data, str | os.PathLike):
         return read_series(data, date=date)
+    if hasattr(data, "to_frame") and hasattr(data, "index"):
+        data = data.to_frame()
     if hasattr(data, "columns") and hasattr(data, "index"):
         return _of_frame(data, date)
     if isinstance(data, Tensor):
         data = data.detach().cpu().numpy()
     try:
+        if np.iscomplexobj(data):
+            raise TypeError
         values = np.array(data, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(
@@ -288,31 +340,53 @@ def _of_frame(frame: Any, date: str | None) -> Series:
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
         raise ValueError(f"{what} has two columns of one name; rename one of them")
-    dates: Dates | None = None
-    if date is None and np.issubdtype(frame.index.dtype, np.datetime64):
-        found = frame.index
-    else:
-        chosen = date if date is not None else next((n for n in names if n.lower() == "date"), None)
-        if chosen is not None and chosen not in names:
-            raise unknown_name(f"column of {what}", chosen, names)
-        found = None if chosen is None else frame.iloc[:, names.index(chosen)]
-        names = [name for name in names if name != chosen]
-    if found is not None:
-        raw = np.asarray(found)
-        if np.issubdtype(raw.dtype, np.datetime64):
-            dates = raw.astype("datetime64[s]")
-            if bool(np.isnat(dates).any()):
-                raise ValueError(f"{what} has no date in row {int(np.isnat(dates).argmax()) + 1}; correct it")
-        else:
-            dates = parse_dates([str(text) for text in raw], None, f"{what}, its column of dates")
+    found, chosen = _frame_dates(frame, date, names)
+    names = [name for name in names if name != chosen]
+    dates, notes = (None, ()) if found is None else _dates_of(found, what)
     if not names:
         raise ValueError(f"{what} has no column of numbers")
     values = np.empty((len(frame), len(names)))
     own = [str(name) for name in frame.columns]
     for i, name in enumerate(names):
         cells = frame.iloc[:, own.index(name)]
+        if _is_dated(cells):
+            raise ValueError(
+                f"{what} has dates in column {name!r} where numbers are needed; leave it out, or say that "
+                f"these are the dates of its rows (date={name!r})"
+            )
         try:
             values[:, i] = np.asarray(cells, dtype=np.float64)
         except (TypeError, ValueError):
             values[:, i] = [_number(str(cell), row, name, what) for row, cell in enumerate(cells)]
-    return _with_missing(Series(torch.from_numpy(values), tuple(names), dates, what), ())
+    return _with_missing(Series(torch.from_numpy(values), tuple(names), dates, what, notes=notes), ())
+
+
+def _frame_dates(frame: Any, date: str | None, names: list[str]) -> tuple[Any, str | None]:
+    """What holds the dates of a data frame, None if nothing does, and its name if it is a column."""
+    index = frame.index
+    if date is None and _is_dated(index):
+        return index, None
+    dated = [name for i, name in enumerate(names) if _is_dated(frame.iloc[:, i])]
+    usual = [name for wanted in DATE_NAMES for name in names if name.lower() == wanted]
+    if date is not None and date not in names:
+        raise unknown_name("column of the data frame", date, names)
+    chosen = next((name for name in (date, *usual, *(dated if len(dated) == 1 else ())) if name), None)
+    return (None, None) if chosen is None else (frame.iloc[:, names.index(chosen)], chosen)
+
+
+def _is_dated(cells: Any) -> bool:
+    """Whether these are dates: kind M, with or without a time zone, or an index of periods."""
+    return getattr(cells.dtype, "kind", "") == "M" or str(cells.dtype).startswith("period[")
+
+
+def _dates_of(cells: Any, what: str) -> tuple[Dates, tuple[str, ...]]:
+    """The dates in an index or a column of pandas, and what was done to them."""
+    if str(cells.dtype).startswith("period["):
+        cells = cells.to_timestamp() if hasattr(cells, "to_timestamp") else cells.dt.to_timestamp()
+    raw = np.asarray(cells)
+    if np.issubdtype(raw.dtype, np.datetime64):
+        dates = raw.astype("datetime64[s]")
+        if bool(np.isnat(dates).any()):
+            raise ValueError(f"{what} has no date in row {int(np.isnat(dates).argmax()) + 1}; correct it")
+        return dates, ()
+    return parse_dates([str(text) for text in raw], None, f"{what}, its column of dates")

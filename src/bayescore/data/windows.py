@@ -33,8 +33,8 @@ class Scaler:
     @classmethod
     def of(cls, values: Tensor) -> Scaler:
         """From training rows (n, C)."""
-        sd = values.std(0, correction=0)
-        return cls(values.mean(0), torch.where(sd > 0, sd, 1.0))
+        moves = values.amax(0) > values.amin(0)  # the sd of equal numbers is not always 0 after rounding
+        return cls(values.mean(0), torch.where(moves, values.std(0, correction=0), 1.0))
 
     def standardise(self, values: Tensor) -> Tensor:
         """Values (..., C) in units of the training rows, in float32."""

@@ -8,11 +8,13 @@
 The last rows validate: they choose the epoch and calibrate the intervals (calibration.py). Training is that
 of `bs.nn.fit`, with the benchmark's protocol: at most 10 epochs, the learning rate halved after every epoch
 from the second on, an end after three epochs without a better squared error on validation, and the best epoch
-kept.
+kept. An epoch of a short series goes over its windows several times, for 25 updates at least: else the rate
+is halved before anything is learned.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from bayescore.checks import KnownKeywords, check_count, unknown_name
 from bayescore.data.dates import Dates, Frequency
@@ -46,6 +48,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {"koopa": Koopa}
 METHODS = ("proximal", "plain", "advi", "descent", "dropout", "ensemble")
 FILE, FORMAT = "forecast.safetensors", "bayescore-forecast-1"
 AT_ONCE = 256  # windows of a forward pass
+LEAST_UPDATES = 25  # of an epoch: the learning rate is halved after each
 MOST_WINDOWS = 1000  # of validation that calibrate: neighbouring ones overlap and say nearly the same
 
 
@@ -60,6 +63,7 @@ class _Fitted:
     frequency: Frequency | None
     month_end: bool
     tail: Series  # the last rows of the series: the context of the next forecast
+    still: Tensor  # (C,), the columns that never changed, which are forecast as they are
     metrics: dict[str, float]
     status: str
     notes: tuple[str, ...]
@@ -132,7 +136,8 @@ class Forecaster(KnownKeywords):
         regular = regular_series(as_series(data, date), self._max_gap())
         split = self._split(regular.series)
         trained = self._train(split, len(regular.series.columns), checkpoint, progress)
-        batches = list(self._outputs(trained.posterior, _thinned(split.validation, MOST_WINDOWS)))
+        still = regular.series.values.amax(0) == regular.series.values.amin(0)
+        batches = list(self._outputs(trained.posterior, still, _thinned(split.validation, MOST_WINDOWS)))
         outputs = torch.cat([batch[0] for batch in batches], 1)
         x, y = (torch.cat([batch[i] for batch in batches]) for i in (1, 2))
         calibration = calibrate(self.calibration, outputs, x, y)
@@ -145,6 +150,7 @@ class Forecaster(KnownKeywords):
             regular.frequency,
             regular.month_end,
             regular.series.take(slice(-self._context(), None)),
+            still,
             {f"validation_{name}": value for name, value in scores.metrics().items()},
             trained.status,
             regular.notes,
@@ -168,7 +174,11 @@ class Forecaster(KnownKeywords):
             return module.to(self.device)
 
         rng = torch.Generator().manual_seed(generator(self.seed, purpose="windows").initial_seed())
-        loader = DataLoader(split.train, self.batch_size, shuffle=True, generator=rng)
+        windows = len(split.train)
+        batch_size = min(self.batch_size, windows)
+        repeats = -(-LEAST_UPDATES * batch_size // windows)
+        order = RandomSampler(split.train, num_samples=repeats * windows, generator=rng)
+        loader = DataLoader(split.train, batch_size, sampler=order, generator=rng)
         common: dict[str, Any] = {
             "epochs": self.epochs,
             "validation": DataLoader(split.validation, AT_ONCE),
@@ -257,7 +267,9 @@ class Forecaster(KnownKeywords):
             regular = self._new(data, date)
         last = regular.series.take(slice(-self._context(), None))
         x = fitted.scaler.standardise(last.values)[None].to(self.device)
-        outputs = _draws(fitted.posterior, x, draws, seed)
+        outputs = _draws(fitted.posterior, fitted.still, x, draws, seed)
+        if not bool(outputs.isfinite().all()):
+            raise ValueError(_out_of_reach(last, x[0].cpu()))
         dates = None
         if last.dates is not None and fitted.frequency is not None:
             dates = fitted.frequency.steps_from(last.dates[-1], self.horizon, fitted.month_end)
@@ -308,7 +320,7 @@ class Forecaster(KnownKeywords):
             )
         chosen = torch.arange(0, len(windows), stride)
         return score(
-            self._outputs(fitted.posterior, (windows, chosen), draws, seed),
+            self._outputs(fitted.posterior, fitted.still, (windows, chosen), draws, seed),
             fitted.calibration,
             fitted.scaler,
             fitted.columns,
@@ -316,13 +328,18 @@ class Forecaster(KnownKeywords):
         )
 
     def _outputs(
-        self, posterior: Posterior, chosen: tuple[Windows, Tensor], draws: int = 30, seed: int = 0
+        self,
+        posterior: Posterior,
+        still: Tensor,
+        chosen: tuple[Windows, Tensor],
+        draws: int = 30,
+        seed: int = 0,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Forecasts (S, n, H, C), contexts and futures of the chosen windows, in batches."""
         windows, index = chosen
         for part in index.split(AT_ONCE):
             x, y = (half.to(self.device) for half in windows.batch(part))
-            yield _draws(posterior, x, draws, seed), x, y
+            yield _draws(posterior, still, x, draws, seed), x, y
 
     def _new(self, data: Any, date: str | None) -> RegularSeries:
         """New rows as the network takes them: the same columns, on the same frequency."""
@@ -412,6 +429,7 @@ class Forecaster(KnownKeywords):
             "max_gap": self._max_gap(),
             "frequency": None if frequency is None else {"kind": frequency.kind, "count": frequency.count},
             "month_end": fitted.month_end,
+            "still": fitted.still.tolist(),
             "reading": fitted.tail.reading,
             "notes": list(fitted.notes),
             "status": fitted.status,
@@ -476,7 +494,8 @@ class Forecaster(KnownKeywords):
                 dates = tensors["dates"].numpy().astype("datetime64[s]")
             scaler = Scaler(tensors["mean"], tensors["sd"])
             tail = Series(tensors["tail"], columns, dates, "the saved series", reading=dict(given["reading"]))
-            _check_rows(scaler, tail, found._context(), len(columns))
+            still = torch.tensor(given["still"], dtype=torch.bool)
+            _check_rows(scaler, tail, still, found._context(), len(columns))
             parts = {name.removeprefix("calibration."): value for name, value in tensors.items()}
             calibration = Calibration.rebuild(found.calibration, parts, found.horizon, len(columns))
             module = found._rebuilt(len(columns), saved.folder)
@@ -490,6 +509,7 @@ class Forecaster(KnownKeywords):
                 frequency,
                 bool(given["month_end"]),
                 tail,
+                still,
                 known.metrics,
                 str(given["status"]),
                 tuple(given["notes"]),
@@ -497,9 +517,10 @@ class Forecaster(KnownKeywords):
         return found
 
 
-def _check_rows(scaler: Scaler, tail: Series, context: int, columns: int) -> None:
+def _check_rows(scaler: Scaler, tail: Series, still: Tensor, context: int, columns: int) -> None:
     """Raise unless saved numbers have the sizes that belong together."""
     shapes = {"mean": scaler.mean.shape == (columns,), "sd": scaler.sd.shape == (columns,)}
+    shapes["still"] = still.shape == (columns,)
     shapes["tail"] = tail.values.shape == (context, columns)
     shapes["dates"] = tail.dates is None or tail.dates.shape == (context,)
     for name, fits in shapes.items():
@@ -510,11 +531,20 @@ def _check_rows(scaler: Scaler, tail: Series, context: int, columns: int) -> Non
         raise ValueError("its scaler or its last rows are not finite")
 
 
-def _draws(posterior: Posterior, x: Tensor, draws: int, seed: int) -> Tensor:
-    """Forecasts (S, n, H, C) under drawn weights, of contexts (n, L, C)."""
+def _draws(posterior: Posterior, still: Tensor, x: Tensor, draws: int, seed: int) -> Tensor:
+    """Forecasts (S, n, H, C) under drawn weights, of contexts (n, L, C); `still` columns stay as they are."""
     prediction = posterior.predict(x, draws, seed=seed)
     outputs: Tensor = prediction.likelihood.mean(prediction.outputs)
-    return outputs
+    return torch.where(still.to(x.device), x[:, -1:], outputs)
+
+
+def _out_of_reach(context: Series, z: Tensor) -> str:
+    """What to say of a context (L, C) of which no finite forecast can be made."""
+    row, column = divmod(int(z.abs().nan_to_num(math.inf).argmax()), z.shape[1])
+    return (
+        f"{context.name}: {context.label(row)} has {float(context.values[row, column]):g} in column "
+        f"{context.columns[column]!r}, too far from the rows that the forecaster was fitted on; correct it"
+    )
 
 
 def _thinned(windows: Windows, most: int) -> tuple[Windows, Tensor]:

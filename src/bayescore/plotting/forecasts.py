@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayescore.checks import unknown_name
-from bayescore.data.time_series import Series
+from bayescore.data.time_series import Series, as_series
 from bayescore.forecast.backtesting import Backtest
 from bayescore.forecast.prediction import Forecast
 from bayescore.plotting.style import figure_style, looks, new_figure
@@ -25,14 +25,17 @@ LINE, HISTORY, TRUTH = "#0B4F7D", "#444444", "#D55E00"
 
 
 def plot_forecast(
-    forecast: Forecast, truth: Series | None = None, columns: Sequence[str] | None = None, title: str = ""
+    forecast: Forecast, truth: Any = None, columns: Sequence[str] | None = None, title: str = ""
 ) -> Figure:
     """One panel per series: its history, the median, bands of 50, 80 and 95 %, and what came if it is known.
 
     Arguments:
-        truth: the series with what came after the history.
+        truth: the series with what came after the history, in any form that `Forecaster.fit` takes.
         columns: the series to draw; by default the first six.
     """
+    if columns is not None and not len(columns):
+        raise ValueError("columns must name at least one series to draw; got none")
+    truth = None if truth is None else as_series(truth)
     chosen = list(columns if columns is not None else forecast.columns[:PANELS])
     for column in chosen:
         if column not in forecast.columns:

@@ -157,7 +157,8 @@ def _has_digits(cells: Sequence[str]) -> bool:
 
 
 def _days(texts: Sequence[str], what: str) -> Floats:
-    return parse_dates(list(texts), None, what).astype(np.int64) / 86_400
+    dates, _ = parse_dates(list(texts), None, what)
+    return dates.astype(np.int64) / 86_400
 
 
 def encode(

@@ -269,3 +269,27 @@ def test_records_that_an_experiment_cannot_read_are_named_in_a_sentence(out, met
         CannotDraw, match=r"records.jsonl cannot be drawn \(ValueError: forward_kl of ADVI, seed 0 is"
     ):
         draw(GRID, out)
+
+
+def test_a_part_of_a_grid_is_drawn_with_what_is_missing(out):
+    path = out / "toy" / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if (r := json.loads(line))["method"] != "ADVI" and r["seed"] < 3]
+    path.write_bytes(b"".join(kept))
+    drawn = draw(GRID, out)
+    (table, *others) = drawn.tables
+    assert [row[:2] for row in table.rows] == [["Ours", "3 of 20"], ["GSM", "3 of 20"]]
+    assert "No run yet: ADVI." in table.note
+    for one in (table, *others):
+        assert one.note.endswith("Incomplete: 6 of 60 runs of the grid.")
+    summary = loads((drawn.folder / "summary.json").read_bytes())
+    assert "Incomplete: 6 of 60 runs" in summary["figures"][0]["caption"]
+    missing = {entry["method"]: entry["seeds"] for entry in summary["missing"]}
+    assert missing == {"ADVI": list(range(20)), "Ours": list(range(3, 20)), "GSM": list(range(3, 20))}
+
+
+def test_a_whole_grid_lacks_nothing(out):
+    drawn = draw(GRID, out)
+    assert [row[1] for row in drawn.tables[0].rows] == [20, 20, 20]
+    assert loads((drawn.folder / "summary.json").read_bytes())["missing"] == []
+    assert not any("Incomplete" in table.note for table in drawn.tables)

@@ -215,3 +215,19 @@ def test_an_outcome_may_state_its_share_of_a_batch():
 
 def plan_of(*runs):
     return plan(replace(EXPERIMENT, runs=lambda settings, seeds, methods: runs)).runs
+
+
+def test_a_turn_is_over_before_the_next_begins_whatever_runs_cost(tmp_path):
+    turns = {"Ours": 0, "ADVI": 1, "GSM": 0}
+
+    def runs(settings, seeds, methods):
+        return [
+            replace(run, group="", turn=turns[run.method], cost=2.0 if run.method == "GSM" else 1.0)
+            for run in EXPERIMENT.runs(settings, seeds, methods)
+        ]
+
+    watched, batches = calls_of(replace(EXPERIMENT, runs=runs))
+    run_plans([plan(watched, seeds=2)], tmp_path, 1)
+    assert [run for (run,) in batches] == [
+        ("GSM", 0), ("GSM", 1), ("Ours", 0), ("Ours", 1), ("ADVI", 0), ("ADVI", 1),
+    ]  # fmt: skip

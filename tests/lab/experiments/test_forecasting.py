@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,23 +220,25 @@ def arm(method: str, values: list[float], data: str = "ILI", metric: str = "nll"
     ]  # fmt: skip
 
 
-LOW, HIGH, SAME = [1.0, 1.1, 1.05], [2.0, 2.2, 2.1], [1.1, 1.0, 1.1]
+LOW, HIGH = [1.0, 1.1, 1.05, 1.02, 1.08], [2.0, 2.2, 2.1, 2.05, 2.15]
 
 
 @pytest.mark.parametrize(
-    ("ours", "verdict"), [(LOW, "reproduced"), (HIGH, "partly"), ([3.0, 3.1, 3.3], "not reproduced here")]
+    ("ours", "verdict"),
+    [(LOW, "reproduced"), (HIGH, "partly"), ([3.0, 3.1, 3.3, 3.1, 3.2], "not reproduced here")],
 )
 def test_lower_on(ours: list[float], verdict: str):
-    records = Records(arm("a", ours) + arm("b", [2.1, 2.15, 2.2]))
+    records = Records(arm("a", ours) + arm("b", [2.1, 2.15, 2.2, 2.0, 2.1]))
     assert lower_on("nll", "a", "b", "ILI").judge(records).verdict == verdict
     assert lower_on("nll", "a", "b", "Weather").judge(records).verdict is None
 
 
 @pytest.mark.parametrize(
-    ("second", "verdict"), [(LOW, "reproduced"), (HIGH, "partly"), ([9.0, 9.1, 9.2], "not reproduced here")]
+    ("second", "verdict"),
+    [(LOW, "reproduced"), (HIGH, "partly"), ([9.0, 9.1, 9.2, 9.1, 9.0], "not reproduced here")],
 )
 def test_not_worse_on(second: list[float], verdict: str):
-    theirs = [2.1, 2.15, 2.0]
+    theirs = [2.1, 2.15, 2.0, 2.0, 2.1]
     records = Records(
         arm("a", LOW) + arm("b", HIGH) + arm("a", second, "Weather") + arm("b", theirs, "Weather")
     )
@@ -245,17 +248,47 @@ def test_not_worse_on(second: list[float], verdict: str):
 
 
 def test_no_more_than_also_where_the_values_are_negative():
-    records = Records(arm("a", [-0.95]) + arm("b", [-1.0]))
+    records = Records(arm("a", [-0.95] * 5) + arm("b", [-1.0] * 5))
     assert no_more_than("nll", "a", "b", "ILI", 1.1).judge(records).verdict == "reproduced"
     assert no_more_than("nll", "a", "b", "ILI", 1.01).judge(records).verdict == "not reproduced here"
     assert no_more_than("nll", "a", "c", "ILI", 1.1).judge(records).verdict is None
 
 
 def test_coverage_within():
-    records = Records(arm("a", [0.79, 0.81], metric="calibrated_80"))
+    records = Records(arm("a", [0.79, 0.81, 0.8, 0.8, 0.8], metric="calibrated_80"))
     assert coverage_within("a", ("ILI",), 0.75, 0.85, 1).judge(records).verdict == "reproduced"
     assert coverage_within("a", ("ILI",), 0.85, 0.9, 1).judge(records).verdict == "not reproduced here"
     assert coverage_within("b", ("ILI",), 0.75, 0.85, 1).judge(records).verdict is None
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lower_on("nll", "a", "b", "ILI"),
+        not_worse_on(("nll",), "a", "b", ("ILI",), 1),
+        no_more_than("nll", "a", "b", "ILI", 1.1),
+        coverage_within("a", ("ILI",), 0.0, 9.0, 1),
+    ],
+)
+def test_few_seeds_are_not_judged(rule: Any):
+    def records(count: int) -> Records:
+        return Records(
+            replace(one, metrics={"nll": one.metrics["nll"], "calibrated_80": 0.8})
+            for one in arm("a", LOW[:count]) + arm("b", HIGH[:count])
+        )
+
+    few = rule.judge(records(4))
+    assert few.verdict is None
+    assert "Not judged: 4 seeds of a" in few.sentence
+    assert rule.judge(records(5)).verdict == "reproduced"
+    assert "Fewer than 5 seeds are not judged." in rule.words
+
+
+def test_the_first_seeds_have_all_arms_of_a_data_set_before_the_next_begin():
+    turns = {key: run.turn for key, run in plan(koopa.EXPERIMENT, "ili").runs.items()}
+    runs = plan(koopa.EXPERIMENT, "ili").runs
+    assert all(turns[key] == run.seed for key, run in runs.items())
+    assert {run.method for run in runs.values() if run.turn == 0} == set(ARMS)
 
 
 def test_paired_tests_come_from_the_records_of_the_other_experiment(tmp_path: Path):

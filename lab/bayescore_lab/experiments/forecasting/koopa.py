@@ -19,7 +19,7 @@ from bayescore_lab.experiments.forecasting.koopa_arms import (
 from bayescore_lab.experiments.forecasting.koopa_results import (
     coverage_within,
     data_sets,
-    data_table,
+    data_tables,
     differences_table,
     interval_figure,
     lower_on,
@@ -63,7 +63,9 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
 
 
 def tables(records: Records) -> list[Table]:
-    found = [data_table(records, data, PAPER.get(data, ()), NOTE) for data in data_sets(records)]
+    found = []
+    for data in data_sets(records):
+        found += data_tables(records, data, PAPER.get(data, ()), NOTE)
     for metric, label in {"nll": "NLL", "crps": "CRPS", "mse": "MSE", "nll_30": "NLL, 30 draws"}.items():
         found.append(differences_table(records, metric, label, PROXIMAL))
     return found
@@ -85,11 +87,11 @@ EXPERIMENT = Experiment(
     methods=tuple(ARMS),
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "ili": Profile(seeds=10, minutes=11, settings=_of("ILI")),
-        "exchange": Profile(seeds=10, minutes=60, settings=_of("Exchange")),
-        "etth2": Profile(seeds=10, minutes=100, settings=_of("ETTh2")),
-        "weather": Profile(seeds=10, minutes=250, settings=_of("Weather")),
-        "paper": Profile(seeds=10, minutes=421, settings={}),
+        "ili": Profile(seeds=10, minutes=5, settings=_of("ILI")),
+        "exchange": Profile(seeds=10, minutes=41, settings=_of("Exchange")),
+        "etth2": Profile(seeds=10, minutes=50, settings=_of("ETTh2")),
+        "weather": Profile(seeds=10, minutes=92, settings=_of("Weather")),
+        "paper": Profile(seeds=10, minutes=188, settings={}),
     },
     runs=runs,
     execute=execute,

@@ -71,7 +71,10 @@ def arm_runs(
     methods: Sequence[str],
     few_seeds: Mapping[str, int] = FEW_SEEDS,
 ) -> list[Run]:
-    """Every arm on every data set; `settings` holds data -> its network's sizes, and epochs."""
+    """Every arm on every data set; `settings` holds data -> its network's sizes, and epochs.
+
+    Seeds take turns: of a grid that is stopped, the first seeds have all arms and all data sets.
+    """
     runs = []
     for data, sizes in settings["data"].items():
         for name in methods:
@@ -87,7 +90,7 @@ def arm_runs(
                 config["family"] = spec["family"]
             for seed in seeds[: few_seeds.get(name, len(seeds))]:
                 group = f"plain {data} {seed}" if name in (VANILLA, ENSEMBLE) else ""
-                runs.append(Run(name, seed, config, group, cost(data, name)))
+                runs.append(Run(name, seed, config, group, cost(data, name), turn=seed))
     return runs
 
 

@@ -14,7 +14,7 @@ from bayescore_lab.engine import Claim, Experiment, Figure, PaperValue, Profile,
 from bayescore_lab.experiments.forecasting.koopa_arms import VANILLA, arm_runs, execute
 from bayescore_lab.experiments.forecasting.koopa_results import (
     data_sets,
-    data_table,
+    data_tables,
     interval_figure,
     lower_on,
     no_more_than,
@@ -80,7 +80,10 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
 
 
 def tables(records: Records) -> list[Table]:
-    return [data_table(records, data, PAPER.get(data, ()), NOTE) for data in data_sets(records)]
+    found = []
+    for data in data_sets(records):
+        found += data_tables(records, data, PAPER.get(data, ()), NOTE)
+    return found
 
 
 def figures(records: Records) -> list[Figure]:
@@ -100,9 +103,9 @@ EXPERIMENT = Experiment(
     methods=tuple(ARMS),
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "exchange": Profile(seeds=5, minutes=12, settings=_of("Exchange")),
-        "weather": Profile(seeds=5, minutes=310, settings=_of("Weather", "Weather, segment 24")),
-        "paper": Profile(seeds=5, minutes=322, settings={}),
+        "exchange": Profile(seeds=5, minutes=11, settings=_of("Exchange")),
+        "weather": Profile(seeds=5, minutes=160, settings=_of("Weather", "Weather, segment 24")),
+        "paper": Profile(seeds=5, minutes=171, settings={}),
     },
     runs=runs,
     execute=execute,

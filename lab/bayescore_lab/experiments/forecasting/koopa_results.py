@@ -1,9 +1,13 @@
-"""The tables, figures and rules of the forecasting experiments: arms are compared by pairs, set by set."""
+"""The tables, figures and rules of the forecasting experiments: arms are compared by pairs, set by set.
+
+The grids take hours and are drawn while they grow. Fewer than FEWEST seeds are not judged: a rule that asks
+for no significant difference would hold because there are few.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,13 +30,14 @@ from bayescore_lab.engine import (
 from bayescore_lab.engine.statistics import differences
 from bayescore_lab.engine.tables import Cell
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
-from bayescore_lab.engine.wording import interval_text
+from bayescore_lab.engine.wording import counted, interval_text
 
 __all__ = [
+    "FEWEST",
     "METRICS",
     "coverage_within",
     "data_sets",
-    "data_table",
+    "data_tables",
     "differences_table",
     "interval_figure",
     "lower_on",
@@ -40,25 +45,34 @@ __all__ = [
     "not_worse_on",
 ]
 
+FEWEST = 5
+
+#: by table of a data set: heading -> metric
 METRICS = {
-    "MSE": "mse",
-    "MAE": "mae",
-    "NLL": "nll",
-    "NLL, noise of the test": "nll_test_noise",
-    "CRPS": "crps",
-    "MSE, 30 draws": "mse_30",
-    "NLL, 30 draws": "nll_30",
-    "CRPS, 30 draws": "crps_30",
-    "NLL, noise per step": "nll_steps",
-    "NLL, calibrated": "nll_calibrated",
-    "50 % covers": "coverage_50",
-    "80 % covers": "coverage_80",
-    "95 % covers": "coverage_95",
-    "80 % width": "width_80",
-    "80 % calibrated covers": "calibrated_80",
-    "80 % calibrated width": "calibrated_width_80",
-    "best epoch": "epoch",
-    "CPU seconds": "training_cpu_seconds",
+    "": {
+        "MSE": "mse",
+        "MAE": "mae",
+        "NLL": "nll",
+        "NLL, noise of the test": "nll_test_noise",
+        "CRPS": "crps",
+    },
+    "more draws": {
+        "MSE, 30 draws": "mse_30",
+        "NLL, 30 draws": "nll_30",
+        "CRPS, 30 draws": "crps_30",
+        "NLL, noise per step": "nll_steps",
+        "NLL, calibrated": "nll_calibrated",
+        "best epoch": "epoch",
+        "CPU seconds": "training_cpu_seconds",
+    },
+    "intervals": {
+        "50 % covers": "coverage_50",
+        "80 % covers": "coverage_80",
+        "95 % covers": "coverage_95",
+        "80 % width": "width_80",
+        "80 % calibrated covers": "calibrated_80",
+        "80 % calibrated width": "calibrated_width_80",
+    },
 }
 
 
@@ -67,11 +81,20 @@ def data_sets(records: Records) -> list[str]:
     return list(dict.fromkeys(record.config["data"] for record in records))
 
 
-def data_table(records: Records, data: str, paper: Sequence[PaperValue], note: str) -> Table:
+def data_tables(records: Records, data: str, paper: Sequence[PaperValue], note: str) -> list[Table]:
     """One data set: every arm, with t intervals of the means over seeds, and the paper's numbers."""
-    name = data.lower().replace(", ", "-").replace(" ", "-")
     chosen = records.where(data=data)
-    return arm_table(chosen, METRICS, paper, title=data, name=name, note=note, interval=mean_interval)
+    found = []
+    for part, metrics in METRICS.items():
+        title = f"{data}, {part}" if part else data
+        name = title.lower().replace(", ", "-").replace(" ", "-")
+        printed = () if part else paper
+        below = "" if part else note
+        table = arm_table(
+            chosen, metrics, printed, title=title, name=name, note=below, interval=mean_interval
+        )
+        found.append(table)
+    return found
 
 
 def differences_table(records: Records, metric: str, label: str, ours: str) -> Table:
@@ -115,10 +138,32 @@ def interval_figure(records: Records) -> Figure:
     return captioned(drawing, records, title=title, note="30 draws, one noise level chosen on validation.")
 
 
-def _compared(records: Records, metric: str, arm: str, than: str, data: str) -> np.ndarray | None:
-    """Paired differences, or None if there are fewer than two."""
+def _pairs(records: Records, metric: str, arm: str, than: str, data: str) -> tuple[np.ndarray, np.ndarray]:
+    """The values of two arms by seed; raises _TooFew for fewer than FEWEST seeds."""
     ours, theirs = records.where(data=data).pairs(metric, arm, than)
-    return differences(ours, theirs) if len(ours) > 1 else None
+    if len(ours) < FEWEST:
+        raise _TooFew(f"{arm} and {than}", data, len(ours))
+    return ours, theirs
+
+
+class _TooFew(Exception):
+    """What a rule compares has too few seeds."""
+
+    def __init__(self, arms: str, data: str, count: int) -> None:
+        seeds = counted(count, "seed")
+        super().__init__(f"Not judged: {seeds} of {arms} on {data}, and {FEWEST} are needed.")
+
+
+def _criterion(words: str, judge: Callable[[Records], Judgement]) -> Criterion:
+    """A rule that does not judge where there are too few seeds."""
+
+    def careful(records: Records) -> Judgement:
+        try:
+            return judge(records)
+        except _TooFew as problem:
+            return Judgement(None, str(problem))
+
+    return Criterion(f"{words} Fewer than {FEWEST} seeds are not judged.", careful)
 
 
 def not_worse_on(
@@ -138,10 +183,7 @@ def not_worse_on(
         for metric in metrics:
             lower, worse = 0, []
             for name in data:
-                found = _compared(records, metric, arm, than, name)
-                if found is None:
-                    return Judgement(None, f"Fewer than two pairs of {arm} and {than} on {name}.")
-                interval = mean_interval(found)
+                interval = mean_interval(differences(*_pairs(records, metric, arm, than, name)))
                 lower += interval.estimate < 0
                 worse += [f"{name} by {interval_text(interval, 3)}"] if interval.low > 0 else []
             where = ", ".join(worse) or "none"
@@ -153,7 +195,7 @@ def not_worse_on(
                 verdict = PARTLY
         return Judgement(verdict, " ".join(sentences), ours="; ".join(counts))
 
-    return Criterion(words, judge)
+    return _criterion(words, judge)
 
 
 def lower_on(metric: str, arm: str, than: str, data: str) -> Criterion:
@@ -164,15 +206,12 @@ def lower_on(metric: str, arm: str, than: str, data: str) -> Criterion:
     )
 
     def judge(records: Records) -> Judgement:
-        found = _compared(records, metric, arm, than, data)
-        if found is None:
-            return Judgement(None, f"Fewer than two pairs of {arm} and {than} on {data}.")
-        interval = mean_interval(found)
+        interval = mean_interval(differences(*_pairs(records, metric, arm, than, data)))
         verdict = REPRODUCED if interval.high < 0 else NOT_REPRODUCED if interval.low > 0 else PARTLY
         shown = interval_text(interval, 3)
         return Judgement(verdict, f"{data}: {shown} over {interval.n}.", ours=shown)
 
-    return Criterion(words, judge)
+    return _criterion(words, judge)
 
 
 def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> Criterion:
@@ -183,9 +222,7 @@ def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> 
     )
 
     def judge(records: Records) -> Judgement:
-        ours, theirs = records.where(data=data).pairs(metric, arm, than)
-        if not len(ours):
-            return Judgement(None, f"No pair of {arm} and {than} on {data}.")
+        ours, theirs = _pairs(records, metric, arm, than, data)
         if not np.isfinite(ours).all():
             return Judgement(NOT_REPRODUCED, f"On {data} runs of {arm} diverged.")
         a, b = float(ours.mean()), float(theirs.mean())
@@ -194,7 +231,7 @@ def no_more_than(metric: str, arm: str, than: str, data: str, factor: float) -> 
         numbers = {"ours": a, "theirs": b}
         return Judgement(verdict, f"{data}: {shown} over {len(ours)}.", numbers, shown)
 
-    return Criterion(words, judge)
+    return _criterion(words, judge)
 
 
 def coverage_within(arm: str, data: Sequence[str], low: float, high: float, at_least: int) -> Criterion:
@@ -207,13 +244,13 @@ def coverage_within(arm: str, data: Sequence[str], low: float, high: float, at_l
     def judge(records: Records) -> Judgement:
         shares = {}
         for name in data:
-            own = records.where(data=name).arms.get(arm)
-            if own is None:
-                return Judgement(None, f"No run of {arm} on {name}.")
+            own = records.where(data=name).arms.get(arm, Records(()))
+            if len(own) < FEWEST:
+                raise _TooFew(arm, name, len(own))
             shares[name] = float(own.values("calibrated_80", math.nan).mean())
         good = sum(low <= share <= high for share in shares.values())
         sentence = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
         verdict = REPRODUCED if good >= at_least else NOT_REPRODUCED
         return Judgement(verdict, f"{sentence}.", shares, f"{good} of {len(data)} sets")
 
-    return Criterion(words, judge)
+    return _criterion(words, judge)

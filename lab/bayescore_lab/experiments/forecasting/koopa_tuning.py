@@ -173,8 +173,8 @@ EXPERIMENT = Experiment(
     methods=tuple(TRIALS),
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "ili": Profile(seeds=1, minutes=6, settings={"data": {"ILI": {}}}),
-        "paper": Profile(seeds=1, minutes=50, settings={}),
+        "ili": Profile(seeds=1, minutes=3, settings={"data": {"ILI": {}}}),
+        "paper": Profile(seeds=1, minutes=25, settings={}),
     },
     runs=runs,
     execute=Imported("bayescore_lab.experiments.forecasting.koopa_fits:execute_trials"),

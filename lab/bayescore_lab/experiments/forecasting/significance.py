@@ -36,6 +36,7 @@ from bayescore_lab.engine.tables import Cell
 from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED
 from bayescore_lab.experiments.forecasting.koopa import EXPERIMENT as KOOPA
 from bayescore_lab.experiments.forecasting.koopa_arms import ADVI, OURS, PROXIMAL
+from bayescore_lab.experiments.forecasting.koopa_results import FEWEST as PAIRS_NEEDED
 from bayescore_lab.experiments.vision import vision
 from bayescore_lab.experiments.vision.arms import OURS as VISION_OURS
 from bayescore_lab.experiments.vision.arms import PRINTED_ARM
@@ -168,15 +169,16 @@ def figures(records: Records) -> list[Figure]:  # noqa: ARG001
 
 def _mostly_significant(name: str) -> Criterion:
     words = (
-        f"Of the cells with records, at least {FEWEST}: reproduced if the paired t-test has p < {LEVEL:g} "
-        "and ours has the lower mean in at least half, as in 9 of the paper's 14; partly if in some, not "
-        "reproduced here if in none."
+        f"Of the cells with {PAIRS_NEEDED} pairs or more, at least {FEWEST}: reproduced if the paired t-test "
+        f"has p < {LEVEL:g} and ours has the lower mean in at least half, as in 9 of the paper's 14; partly "
+        "if in some, not reproduced here if in none."
     )
 
     def judge(records: Records) -> Judgement:
-        ready = [r for r in records.arms.get(name, ()) if r.metrics["pairs"] > 1]
+        ready = [r for r in records.arms.get(name, ()) if r.metrics["pairs"] >= PAIRS_NEEDED]
         if len(ready) < FEWEST:
-            return Judgement(None, f"{len(ready)} of {len(CELLS)} cells have records.")
+            found = f"{len(ready)} of {len(CELLS)} cells have {PAIRS_NEEDED} pairs or more"
+            return Judgement(None, f"Not judged: {found}, and {FEWEST} are needed.")
         better = [r.config["cell"] for r in ready if r.metrics["t"] < LEVEL and r.metrics["difference"] < 0]
         worse = [r.config["cell"] for r in ready if r.metrics["t"] < LEVEL and r.metrics["difference"] > 0]
         verdict = REPRODUCED if 2 * len(better) >= len(ready) else PARTLY if better else NOT_REPRODUCED
