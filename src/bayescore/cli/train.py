@@ -357,9 +357,7 @@ def _check_options(request: _Request, lr: float | None, others: dict[str, Any]) 
             }  # fmt: skip
             for option, value in of_pictures.items():
                 if value:
-                    raise ValueError(
-                        f"{option} is for pictures, and {request.data} holds texts; leave it out"
-                    )
+                    raise ValueError(f"{option} is for pictures, and {request.data} has texts; leave it out")
         return
     if request.target is None:
         from bayescore.data.label_tables import csv_rows

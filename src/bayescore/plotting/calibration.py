@@ -77,8 +77,10 @@ def draw_reliability(
     axes.plot(confidence, accuracy, color=colour, marker="o", zorder=4)
     words = f"ECE {100 * ece(probs, labels):.2f} %\n{len(labels):,} data"
     above = bool(((curve.confidence < CORNER) & (curve.accuracy > 1 - CORNER)).any())
-    at = {"x": 0.96, "y": 0.05, "ha": "right"} if above else {"x": 0.04, "y": 0.95, "va": "top"}
-    axes.text(s=words, transform=axes.transAxes, **at)
+    if above:
+        axes.text(0.96, 0.05, words, transform=axes.transAxes, ha="right")
+    else:
+        axes.text(0.04, 0.95, words, transform=axes.transAxes, va="top")
     axes.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
 
 
