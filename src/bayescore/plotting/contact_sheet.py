@@ -53,6 +53,7 @@ def plot_contact_sheet(
     width, height = WIDTH * columns + 2 * EDGE, 2 * block + EDGE
     with figure_style():
         figure = new_figure(width, height)
+        figure.set_layout_engine("none")  # every place is given here
         for number, (title, chosen) in enumerate(blocks.items()):
             top = height - number * block - EDGE  # inches from below, as all places here
             figure.text(EDGE / width, top / height, title, va="top", fontweight="bold", fontsize="medium")
