@@ -161,3 +161,8 @@ def test_lite_pads_within_its_convolutions_and_computes_the_same():
     torch.testing.assert_close(found(x), theirs(x), rtol=1e-4, atol=1e-5)
     layers = [m for m in found.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (5, 5)]
     assert sum(layer.padding == (2, 2) for layer in layers) > len(layers) / 2
+
+
+def test_a_module_where_a_name_belongs_is_told_where_it_belongs():
+    with pytest.raises(TypeError, match=r"give your own module to bs\.models\.classifier"):
+        models.image_classifier(nn.Linear(2, 2), 3)

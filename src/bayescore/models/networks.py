@@ -98,6 +98,12 @@ def image_classifier(
 
 def check_network(name: str, weights: str | Path | None = None) -> None:
     """Raise unless there is such a network, and such a file of weights, before anything long is begun."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"a network is named here, so that its model can be saved and built again; got a "
+            f"{type(name).__name__}: give your own module to bs.models.classifier(module, classes), and what "
+            "this returns to bs.finetune.fine_tune or bs.nn.fit"
+        )
     if name.startswith("timm/"):
         _timm_library(name.removeprefix("timm/"))
     elif name not in (*OWN, LITE):
