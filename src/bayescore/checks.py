@@ -53,6 +53,7 @@ SYNONYMS = {
     "validation_data": ("validation",),
     "verbose": ("progress",),
 }
+LISTED, ALIKE_LISTED = 60, 10  # names that a sentence lists, and of more than these, the nearest
 ALIKE, SAME = 0.55, 0.8  # least similarity of a misspelt name, and of a synonym
 
 
@@ -113,7 +114,11 @@ def unknown_name(kind: str, word: str, choices: Iterable[str], also: Iterable[st
     word, choices = str(word), sorted(choices)
     hint = nearest(word, [*choices, *also])
     guess = f"did you mean {hint!r}? " if hint else ""
-    return ValueError(f"there is no {kind} called {word!r}; {guess}choose from {', '.join(choices)}")
+    listed = ", ".join(choices)
+    if len(choices) > LISTED:
+        alike = sorted(difflib.get_close_matches(word.lower(), choices, n=ALIKE_LISTED, cutoff=0.0))
+        listed = f"{len(choices):,} names, such as {', '.join(alike)}"
+    return ValueError(f"there is no {kind} called {word!r}; {guess}choose from {listed}")
 
 
 def check_keywords(kind: type, given: Iterable[str], known: Iterable[str], remedy: str = "") -> None:

@@ -50,6 +50,23 @@ def test_pictures_of_every_mode_are_read_in_colour_and_grey(tmp_path, mode):
     assert decode(path.read_bytes(), 8, 1).shape == (1, 8, 8)
 
 
+@pytest.mark.parametrize(("kind", "mode"), [("png", np.uint16), ("tif", np.uint16), ("tif", np.int32)])
+def test_a_picture_of_16_bits_keeps_its_shades(tmp_path, kind, mode):
+    shades = np.zeros((8, 8), mode)
+    shades[:, 4:] = 40_000
+    Image.fromarray(shades).save(tmp_path / f"x.{kind}")
+    found = decode((tmp_path / f"x.{kind}").read_bytes(), 8)
+    assert found[:, 4, 0].tolist() == [0, 0, 0]
+    assert found[:, 4, 7].tolist() == [40_000 >> 8] * 3
+
+
+@pytest.mark.parametrize("shades", [np.full((8, 8), 0.5, np.float32), np.full((8, 8), 70_000, np.int32)])
+def test_a_picture_whose_white_is_unknown_is_refused(tmp_path, shades):
+    Image.fromarray(shades).save(tmp_path / "x.tif")
+    with pytest.raises(ValueError, match="save it with 8 or 16 bits"):
+        decode((tmp_path / "x.tif").read_bytes(), 8)
+
+
 def test_a_photograph_is_turned_upright(tmp_path):
     half = np.zeros((10, 20, 3), np.uint8)
     half[:, :10] = 255  # white on the left
@@ -152,7 +169,7 @@ def test_the_official_training_part_is_halved_exactly():
 
 
 def test_too_few_data_are_refused():
-    with pytest.raises(ValueError, match="too few to be divided"):
+    with pytest.raises(ValueError, match="2 data of 2 classes are too few to be divided"):
         data.parts(labelled([1, 1]))
 
 

@@ -62,7 +62,7 @@ def test_files_that_are_no_pictures_are_refused_if_the_user_says_so(photos, run)
         (["photos", "--problems", "ignore"], "there is no treatment of problems called 'ignore'"),
         (["photos", "--checkpoint-minutes", "5"], "name the file with --checkpoint"),
         (["photos", "--output", "photos/readme.md"], "is a file, and a model is a folder"),
-        (["photos/red"], "has 0 folders of classes"),
+        (["photos/red"], "has no folder of a class"),
         (["photos/readme.md"], "neither a folder of class folders nor a .csv"),
         (["table.csv"], "name the column to predict with --target"),
         (["paths.csv"], "holds no picture that can be decoded"),
@@ -125,6 +125,34 @@ def test_scalars_are_written_for_tensorboard(photos, tmp_path, run):
     (file,) = (tmp_path / "logs").iterdir()
     content = file.read_bytes()
     assert b"validation_nll" in content
+
+
+def test_a_network_with_a_typo_is_named_before_a_picture_is_read(photos, run):
+    pytest.importorskip("timm")
+    code, said = run("train", photos, "--net", "timm/resnet1000")
+    assert code == 2
+    assert said.err.startswith("error: there is no network of timm called 'resnet1000'; did you mean")
+    assert len(said.err) < 400
+
+
+def test_a_link_to_nowhere_is_named(photos, run):
+    (photos / "red" / "gone.jpg").symlink_to("nowhere.jpg")
+    code, said = run("train", photos, "--epochs", "1", *SMALL)
+    assert code == 0, said.err
+    assert "gone.jpg: there is no file" in " ".join(said.err.split())
+
+
+def test_interrupted_training_is_measured_written_and_ends_with_130(photos, tmp_path, run, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bayescore.nn.loop.write_checkpoint", stop)  # after an epoch of the first member
+    words = ["--method", "ensemble", "--epochs", "2", "--checkpoint", tmp_path / "c.safetensors"]
+    code, said = run("train", photos, "--output", tmp_path / "model", *words, *SMALL)
+    assert code == 130, said.err
+    assert "the same command goes on from" in said.out
+    assert said.out.count("interrupted in epoch 2") == 1  # no further member was begun
+    assert run("predict", tmp_path / "model", photos / "red" / "1.jpg")[0] == 0
 
 
 @pytest.mark.parametrize(

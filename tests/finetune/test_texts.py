@@ -78,6 +78,39 @@ def test_a_peft_model_is_fitted_as_it_is(encoder, reviews):
     assert fit.predict(tokens(parts.test.texts), 3).probs.shape == (len(parts.test), 2)
 
 
+def test_rows_without_a_text_are_named_and_left_out_or_refused(encoder, reviews, tmp_path, run):
+    with reviews.open("a") as file:
+        file.write(',praise\n"a film",\n')
+    words = ["train", reviews, "--net", encoder, "--epochs", "1", "--draws", "2"]
+    code, said = run(*words, "--output", tmp_path / "model")
+    assert code == 0, said.err
+    assert "line 82: the column 'text' is empty; line 83: the column 'label' is empty" in said.err
+    assert "these rows are left out" in said.err
+    code, said = run(*words, "--problems", "refuse")
+    assert code == 2
+    assert "fill in what is missing, or remove the rows" in said.err
+    (tmp_path / "new.csv").write_text('text,label\n"good\nfilm",unheard\n"",praise\n')
+    code, said = run("predict", tmp_path / "model", tmp_path / "new.csv")
+    assert code == 0, said.err
+    assert "line 3: the column 'text' is empty; this row is left out" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--net", "bert-base-uncased"], "there is no folder bert-base-uncased: texts need an encoder"),
+        (["--freeze", "2"], "--freeze is for pictures"),
+        (["--size", "64"], "--size is for pictures"),
+        (["--weights", "pretrained"], "--weights is for pictures"),
+    ],
+)
+def test_what_texts_have_no_use_for_is_refused(encoder, reviews, run, words, sentence):
+    code, said = run("train", reviews, "--net", encoder, *words)
+    assert code == 2
+    assert sentence in said.err
+    assert "to learn from" not in said.out
+
+
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_folder_that_is_no_encoder_is_named(encoder, reviews, run, lacking):
     (encoder / lacking).unlink()

@@ -37,7 +37,7 @@ def test_what_a_calibrated_network_shows_by_chance_is_binomial(confidence: float
     assert _by_chance(confidence, count) == pytest.approx(tuple(expected))
 
 
-def test_a_contact_sheet_of_few_pictures_shows_no_certain_one_as_uncertain() -> None:
+def test_a_contact_sheet_of_few_pictures_shows_no_certain_one_as_uncertain(tmp_path: Path) -> None:
     top = torch.linspace(0.5, 1.0, 33)
     probs = torch.stack([top, 1 - top], 1)
     pixels = torch.zeros(33, 3, 4, 4, dtype=torch.uint8)
@@ -48,6 +48,9 @@ def test_a_contact_sheet_of_few_pictures_shows_no_certain_one_as_uncertain() -> 
         assert len(said) == 2 * shown
         certain, uncertain = said[:shown], said[shown:]
         assert not set(certain) & set(uncertain)
+        sides = {(round(p.width, 6), round(p.height, 6)) for p in (a.get_position() for a in figure.axes)}
+        assert len(sides) == 1
+        figure.savefig(tmp_path / "sheet.png")
 
 
 def test_risk_coverage_curves_end_at_the_error_and_name_their_area(tmp_path: Path) -> None:

@@ -147,3 +147,22 @@ def test_a_module_of_the_users_own_gets_a_head():
         models.classifier(nn.Sequential(nn.Conv2d(3, 4, 3)), 3)
     with pytest.raises(ValueError, match="a single layer"):
         models.classifier(nn.Linear(3, 4), 3)
+
+
+def test_lite_pads_within_its_convolutions_and_computes_the_same():
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    found = models.image_classifier("efficientnet_lite0", 5, size=48, head="random").module
+    theirs = package.EfficientNet.from_name("efficientnet-lite0")
+    theirs._fc = nn.Linear(found._fc.in_features, 5)
+    theirs.load_state_dict(found.state_dict())
+    x = torch.randn(2, 3, 48, 48)
+    for module in (found, theirs):
+        module.eval().requires_grad_(False)
+    torch.testing.assert_close(found(x), theirs(x), rtol=1e-4, atol=1e-5)
+    layers = [m for m in found.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (5, 5)]
+    assert sum(layer.padding == (2, 2) for layer in layers) > len(layers) / 2
+
+
+def test_a_module_where_a_name_belongs_is_told_where_it_belongs():
+    with pytest.raises(TypeError, match=r"give your own module to bs\.models\.classifier"):
+        models.image_classifier(nn.Linear(2, 2), 3)

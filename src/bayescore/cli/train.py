@@ -19,7 +19,13 @@ from rich.table import Table
 
 import bayescore as bs
 from bayescore.checks import check_count, check_memory, unknown_name
-from bayescore.cli.terminal import UserError, console, errors_as_sentences, warnings_as_sentences
+from bayescore.cli.terminal import (
+    INTERRUPTED,
+    UserError,
+    console,
+    errors_as_sentences,
+    warnings_as_sentences,
+)
 
 if TYPE_CHECKING:
     from bayescore.finetune import FineTuning, TrainedModel
@@ -156,7 +162,9 @@ def train_command(
         int, typer.Option(help="Rank of low-rank adapters, trained in place of the body.")
     ] = 0,
     augment: Annotated[bool, typer.Option(help="Show random views of the pictures in training.")] = True,
-    problems: Annotated[str, typer.Option(help="Files that are no pictures: skip or refuse.")] = "skip",
+    problems: Annotated[
+        str, typer.Option(help="Files that are no pictures, rows without a text or a label: skip or refuse.")
+    ] = "skip",
     accumulate: Annotated[int, typer.Option(help="Run every batch in so many pieces, to save memory.")] = 1,
     bf16: Annotated[bool, typer.Option("--bf16", help="Run the network in bfloat16.")] = False,
     draws: Annotated[int, typer.Option(help="Draws of the weights for the predictions at the end.")] = 30,
@@ -192,7 +200,11 @@ def train_command(
     tensorboard: Annotated[Path | None, typer.Option(help="A folder for TensorBoard's scalars.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show problems only.")] = False,
 ) -> None:
-    """Train a network on pictures, texts or a table, Bayesian or plain, and measure it on test data."""
+    """Train a network on pictures, texts or a table, Bayesian or plain, and measure it on test data.
+
+    Exit codes: 0 for a model, 2 for a request that cannot be met, 130 for Ctrl-C (what was trained by then is
+    measured and written).
+    """
     from bayescore.cli.card import calibration_figure, write_card
     from bayescore.cli.files import check_folder, check_plot, check_weights, report_written, write_figure
 
@@ -281,8 +293,6 @@ def train_command(
                 callbacks=None if tensorboard is None else bs.nn.TensorBoard(tensorboard),
                 progress=False if quiet else None,
             )
-        if not quiet:
-            _show(found, draws)
         with errors_as_sentences():
             if output is not None:
                 found.save(output)
@@ -294,8 +304,13 @@ def train_command(
                 pictures, classes = parts.test.pixels, found.description.outputs
                 drawn = bs.plotting.plot_contact_sheet(pictures, found.prediction, classes, found.y)
                 write_figure(drawn, sheet)
-        if not quiet:
+        if not quiet:  # last: what is trained is kept, also if nobody reads on
+            _show(found, draws)
             report_written(output, plot, sheet)
+    if "interrupted in epoch" in found.status:
+        if checkpoint is not None and not quiet:
+            console().print(f"the same command goes on from {checkpoint}", highlight=False, markup=False)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _untested(parts: Any) -> str:
@@ -334,6 +349,15 @@ def _check_options(request: _Request, lr: float | None, others: dict[str, Any]) 
             raise ValueError(
                 "--lr is for tables; networks for pictures and texts have --body-lr and --head-lr"
             )
+        if request.kind == "text":
+            _net(request)  # there must be one
+            of_pictures = {
+                "--weights": request.weights, "--size": request.size, "--freeze": request.freeze,
+                "--hidden": request.hidden,
+            }  # fmt: skip
+            for option, value in of_pictures.items():
+                if value:
+                    raise ValueError(f"{option} is for pictures, and {request.data} has texts; leave it out")
         return
     if request.target is None:
         from bayescore.data.label_tables import csv_rows
@@ -364,6 +388,9 @@ def _prepared(
     request: _Request, seed: int, draws: int
 ) -> tuple[Any, Callable[..., TrainedModel | TrainedTable]]:
     """The data in three parts, and the function that trains on them."""
+    from bayescore.models.encoders import read_tokens
+    from bayescore.models.networks import check_network
+
     if request.kind == "table":
         table = bs.data.parts(bs.data.read_table(request.data, request.target or "", request.task), seed)
         table = _limited(table)
@@ -373,9 +400,12 @@ def _prepared(
     share = None if request.fraction is None else 1 - request.fraction
     net = _net(request)
     if request.kind == "text":
-        texts = bs.data.parts(bs.data.read_texts(request.data), seed, validation=share)
-        texts = _limited(texts)
-        other: Any = None if request.outside is None else bs.data.read_texts(request.outside)
+        read_tokens(net, request.length)  # what lacks of the encoder is said before anything is read
+        texts = bs.data.read_texts(request.data, problems=request.problems)
+        texts = _limited(bs.data.parts(texts, seed, validation=share))
+        other: Any = None
+        if request.outside is not None:
+            other = bs.data.read_texts(request.outside, problems=request.problems)
 
         def train_texts(settings: FineTuning, **options: Any) -> TrainedModel:
             return bs.finetune.train_texts(
@@ -389,6 +419,7 @@ def _prepared(
             )
 
         return texts, train_texts
+    check_network(net, request.weights)
     size = request.size or GREY.get(request.data) or _side(net, request.data)
     small = net in ("small", "mlp")
     stored = size if small or request.data in DATA_SETS else round(size * 8 / 7)

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from bayescore.checks import unknown_name
 from bayescore.reading import read_text
 
-__all__ = ["PARTS", "TABLES", "LabelTable", "csv_rows", "read_label_table", "separated_rows", "table_kind"]
+__all__ = [
+    "PARTS",
+    "PROBLEMS",
+    "TABLES",
+    "LabelTable",
+    "csv_rows",
+    "read_label_table",
+    "separated_rows",
+    "table_kind",
+]
 
 #: endings of the files that are read as tables
 TABLES = (".csv", ".tsv")
@@ -30,6 +41,9 @@ PARTS = {
     "train": "train", "training": "train", "trainval": "train",
     "val": "validation", "valid": "validation", "validation": "validation", "test": "test",
 }  # fmt: skip
+#: what becomes of what cannot be used
+PROBLEMS = ("skip", "refuse")
+NAMED = 5  # rows that a sentence names
 FIELD = 10**7  # characters of one cell
 
 
@@ -52,13 +66,16 @@ def table_kind(place: Path) -> str | None:
     return None
 
 
-def read_label_table(place: Path, what: str, labelled: bool = True) -> LabelTable:
+def read_label_table(place: Path, what: str, labelled: bool = True, problems: str = "skip") -> LabelTable:
     """The table in a CSV file.
 
     Arguments:
         what: "path" or "text".
         labelled: whether there must be labels.
+        problems: "skip" leaves out rows with an empty path, text or label and warns; "refuse" raises.
     """
+    if problems not in PROBLEMS:
+        raise unknown_name("treatment of problems", problems, PROBLEMS)
     header, *rows = csv_rows(place)
     if not rows:
         raise ValueError(f"{place} has no row below its header")
@@ -66,28 +83,39 @@ def read_label_table(place: Path, what: str, labelled: bool = True) -> LabelTabl
     value = _column(place, columns, VALUES[what])
     label = _column(place, columns, LABELS) if labelled else None
     split = next((columns.index(name) for name in SPLITS if name in columns), None)
+    kept, lacking = [], []
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise ValueError(
                 f"{place}, line {number}: {len(row)} cells where the header has {len(header)} columns; put "
                 'texts with commas or line breaks into quotes ("...")'
             )
-        for column in (value, label):
-            if column is not None and not row[column].strip():
-                raise ValueError(f"{place}, line {number}: the column {header[column]!r} is empty")
-    values = [row[value] for row in rows]
+        empty = [header[i] for i in (value, label) if i is not None and not row[i].strip()]
+        if empty:
+            lacking.append(f"line {number}: the column {empty[0]!r} is empty")
+        else:
+            kept.append((number, row))
+    if lacking:
+        more = f"; and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+        sentence = f"{place}, {'; '.join(lacking[:NAMED])}{more}"
+        if problems == "refuse" or not kept:
+            raise ValueError(f"{sentence}; fill in what is missing, or remove the rows")
+        warnings.warn(
+            f"{sentence}; {'this row is' if len(lacking) == 1 else 'these rows are'} left out",
+            UserWarning,
+            stacklevel=4,
+        )
+    values = [row[value] for _, row in kept]
     if label is None:
         return LabelTable(values, [], [], [])
-    found = [row[label].strip() for row in rows]
+    found = [row[label].strip() for _, row in kept]
     classes = sorted(
         set(found), key=lambda word: (not word.isdigit(), int(word) if word.isdigit() else 0, word)
     )
     if len(classes) < 2:
         raise ValueError(f"{place} has one class only, {classes[0]!r}; at least two are needed")
     position = {name: i for i, name in enumerate(classes)}
-    part = (
-        [""] * len(rows) if split is None else [_part(place, i, row[split]) for i, row in enumerate(rows, 2)]
-    )
+    part = [""] * len(kept) if split is None else [_part(place, i, row[split]) for i, row in kept]
     return LabelTable(values, [position[word] for word in found], classes, part)
 
 
@@ -114,6 +142,8 @@ def csv_rows(place: Path) -> list[list[str]]:
 
 def separated_rows(place: Path) -> tuple[str, list[list[str]]]:
     """What stands between the columns, by the first line (a comma, a semicolon or a tab), and the rows."""
+    if place.is_dir():
+        raise ValueError(f"{place} is a folder, and a table is a file (.csv or .tsv)")
     text = read_text(place, "table").removeprefix("\ufeff").lstrip("\r\n")
     first = text.partition("\n")[0]
     separator = next((sign for sign in ",;\t" if sign in first), ",")

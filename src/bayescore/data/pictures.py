@@ -24,16 +24,16 @@ from torch import Tensor
 
 from bayescore.caches import cache_place, private_folder
 from bayescore.checks import check_count, unknown_name
-from bayescore.data.label_tables import PARTS, TABLES, LabelTable, read_label_table
+from bayescore.data.label_tables import PARTS, PROBLEMS, TABLES, LabelTable, read_label_table
 from bayescore.io import read_tensors, write_tensors
 from bayescore.reading import read_content
 
 __all__ = ["Pictures", "decode", "decode_all", "decode_each", "new_pictures", "read_pictures", "square"]
 
-PROBLEMS = ("skip", "refuse")
 LARGEST_FILE = 256 * 2**20
+DEEPEST = 2**16 - 1  # white of 16 bits
 NAMED = 5  # files that a sentence names
-FORMAT = "bayescore-pictures-1"
+FORMAT = "bayescore-pictures-2"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def read_pictures(
     Arguments:
         size: side of the square to which every picture is brought.
         channels: 3 for colour, 1 for grey.
-        problems: "skip" leaves out what cannot be decoded and warns; "refuse" raises.
+        problems: "skip" leaves out what cannot be decoded, or rows of a table without a path or a label, and
+            warns; "refuse" raises.
         cached: keep the decoded pictures in the cache, and take them from there while the files are the same.
     """
     check_count("size", size)
@@ -85,14 +86,14 @@ def read_pictures(
     if place.is_dir():
         files, labels, classes, part, skipped = _folder(place)
     else:
-        files, labels, classes, part = _table(place)
+        files, labels, classes, part = _table(place, problems)
         skipped = []
     read = _from_cache if cached else decode_all
     pixels, kept, bad = read(files, size, channels)
     skipped += bad
-    _treat(skipped, place, problems)
     if not kept:
         raise ValueError(f"{place} holds no picture that can be decoded{_examples(skipped)}")
+    _treat(skipped, place, problems)
     found = Pictures(
         pixels,
         torch.tensor([labels[i] for i in kept]),
@@ -108,7 +109,7 @@ def new_pictures(place: str | Path, size: int, channels: int = 3) -> Pictures:
     """Pictures without labels: a file, all files of a folder and its sub-folders, or the paths of a CSV."""
     place = Path(place)
     if place.is_dir():
-        files = sorted(path for path in place.rglob("*") if path.is_file() and not _hidden(path, place))
+        files = sorted(path for path in place.rglob("*") if not path.is_dir() and not _hidden(path, place))
     elif place.suffix.lower() in TABLES:
         table = read_label_table(place, "path", labelled=False)
         files = [place.parent / value for value in table.values]
@@ -117,14 +118,18 @@ def new_pictures(place: str | Path, size: int, channels: int = 3) -> Pictures:
     else:
         raise FileNotFoundError(f"there is no file or folder {str(place)[:200]} with pictures")
     pixels, kept, skipped = decode_all(files, size, channels)
-    _treat(skipped, place, "skip", labelled=False)
     if not kept:
         raise ValueError(f"{place} holds no picture that can be decoded{_examples(skipped)}")
+    _treat(skipped, place, "skip", labelled=False)
     names = tuple(str(files[i]) for i in kept)
     return Pictures(pixels, torch.full((len(kept),), -1), (), names, (), tuple(skipped))
 
 
 # -- decoding --------------------------------------------------------------------------------------------
+
+
+class _NoRangeError(ValueError):
+    """A picture is whole, and nobody can say what is white in it."""
 
 
 def decode(content: bytes, size: int, channels: int = 3) -> Tensor:
@@ -139,6 +144,8 @@ def decode(content: bytes, size: int, channels: int = 3) -> Tensor:
             warnings.filterwarnings("ignore", category=UserWarning)  # damaged EXIF, palettes with bytes
             with Image.open(io.BytesIO(content)) as picture:
                 return square(picture, size, channels)
+    except _NoRangeError:
+        raise
     except UnidentifiedImageError:
         raise ValueError("it is no picture that pillow knows") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -152,12 +159,26 @@ def square(picture: Any, size: int, channels: int) -> Tensor:
     """The square in the middle of one of pillow's pictures, upright, in bytes (channels, size, size)."""
     from PIL import Image, ImageOps
 
-    upright = ImageOps.exif_transpose(picture)
+    upright = _of_eight_bits(ImageOps.exif_transpose(picture))
     if upright.mode == "P" and "transparency" in upright.info:
         upright = upright.convert("RGBA")
     plain = upright.convert("RGB" if channels == 3 else "L")
     array = np.array(ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC))
     return torch.from_numpy(array).reshape(size, size, channels).permute(2, 0, 1).contiguous()
+
+
+def _of_eight_bits(picture: Any) -> Any:
+    """The 8 upper bits of a grey picture of 16, which pillow would cut off at 255; others as they are."""
+    from PIL import Image
+
+    if picture.mode == "F":
+        raise _NoRangeError("its pixels are fractions, whose white is unknown: save it with 8 or 16 bits")
+    if not picture.mode.startswith("I"):
+        return picture
+    array = np.asarray(picture)
+    if array.min() < 0 or array.max() > DEEPEST:
+        raise _NoRangeError(f"its pixels reach beyond 0 to {DEEPEST:,}: save it with 8 or 16 bits")
+    return Image.fromarray((array >> 8).astype(np.uint8))
 
 
 def decode_all(files: Sequence[Path], size: int, channels: int) -> tuple[Tensor, list[int], list[str]]:
@@ -184,7 +205,7 @@ def decode_each(
 
 def _from_cache(files: Sequence[Path], size: int, channels: int) -> tuple[Tensor, list[int], list[str]]:
     """As `decode_all`, from the cache if these files, of these sizes and times, were decoded before."""
-    key = sha256(f"{size} {channels}".encode())
+    key = sha256(f"{FORMAT} {size} {channels}".encode())
     for path in files:
         found = path.stat() if path.is_file() else None
         key.update(f"\n{path.absolute()} {found and (found.st_size, found.st_mtime_ns)}".encode())
@@ -208,7 +229,7 @@ def _folder(place: Path) -> tuple[list[Path], list[int], list[str], list[str], l
     folders = [path for path in children if path.is_dir()]
     names = {path.name.lower(): path for path in folders}
     parts = {word: names[word] for word in PARTS if word in names}
-    loose = [f"{path}: it is in no folder of a class" for path in children if path.is_file()]
+    loose = [f"{path}: it is in no folder of a class" for path in children if not path.is_dir()]
     if parts and len(parts) == len(folders):
         inside = {
             PARTS[word]: [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
@@ -221,20 +242,20 @@ def _folder(place: Path) -> tuple[list[Path], list[int], list[str], list[str], l
     for name, found in inside.items():
         for folder in found:
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and not _hidden(path, folder):
+                if not path.is_dir() and not _hidden(path, folder):  # a link to nowhere is named
                     files.append(path)
                     labels.append(classes.index(folder.name))
                     part.append(name)
     if len(classes) < 2:
         raise ValueError(
-            f"{place} has {len(classes)} folders of classes, and at least two are needed: put the pictures "
-            f"of every class into a folder of its own, {place.name}/<class>/<picture>"
+            f"{place} has {'one' if classes else 'no'} folder of a class, and at least two are needed: "
+            f"put the pictures of every class into a folder of its own, {place.name}/<class>/<picture>"
         )
     return files, labels, classes, part, loose
 
 
-def _table(place: Path) -> tuple[list[Path], list[int], list[str], list[str]]:
-    table: LabelTable = read_label_table(place, "path")
+def _table(place: Path, problems: str) -> tuple[list[Path], list[int], list[str], list[str]]:
+    table: LabelTable = read_label_table(place, "path", problems=problems)
     files = [place.parent / value for value in table.values]
     return files, table.labels, table.classes, table.part
 

@@ -97,7 +97,8 @@ def parts(
         **{f"for the {word} part": named[word] for word in named},
     }.items():
         if not len(rows):
-            raise ValueError(f"no data are left {name}: {len(data)} are too few to be divided")
+            few = f"{len(data)} data of {len(data.y.unique())} classes" if data.classes else f"{len(data)}"
+            raise ValueError(f"no data are left {name}: {few} are too few to be divided")
     return Parts(data[rest], data[named["validation"]], data[named["test"]])
 
 

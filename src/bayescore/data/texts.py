@@ -32,9 +32,13 @@ class Texts:
         return replace(self, texts=tuple(self.texts[i] for i in chosen), y=self.y[rows], part=part)
 
 
-def read_texts(place: str | Path) -> Texts:
-    """The texts and labels of a CSV."""
-    table = read_label_table(Path(place), "text")
+def read_texts(place: str | Path, *, problems: str = "skip") -> Texts:
+    """The texts and labels of a CSV.
+
+    Arguments:
+        problems: "skip" leaves out rows without a text or a label and warns; "refuse" raises.
+    """
+    table = read_label_table(Path(place), "text", problems=problems)
     part = tuple(table.part) if any(table.part) else ()
     return Texts(tuple(table.values), torch.tensor(table.labels), tuple(table.classes), part)
 

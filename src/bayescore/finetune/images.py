@@ -1,7 +1,8 @@
 """Pictures: from a folder, a table or a name to a fine-tuned network, its folder, and predictions.
 
 Where the first stages of the network are frozen, what they make of every picture and of its mirror image is
-computed once; otherwise every batch is a new random view of its pictures (data/views.py).
+computed once; otherwise every batch is a new random view of its pictures (data/views.py). Pictures lie in
+memory with their channels last, in which order the convolutions of a CPU are up to twice as fast.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from bayescore.posteriors.prediction import ClassPrediction
 
 __all__ = ["ImageModel", "image_batches", "load_images", "predict_new", "train_images"]
 
-FORMAT = "bayescore-features-1"
+FORMAT = "bayescore-features-2"
 AT_ONCE = 100  # pictures in a forward pass when predicting
 
 
@@ -129,7 +130,7 @@ def image_batches(
 
         def views(rows: Tensor, rng: torch.Generator | None) -> Tensor:
             pixels = pictures.pixels[rows]
-            return view(pixels) if rng is None or not augment else view.augment(pixels, rng)
+            return channels_last(view(pixels) if rng is None or not augment else view.augment(pixels, rng))
 
         return Batches(views, pictures.y, batch_size, seed)
     sides = [pictures.pixels, pictures.pixels.flip(-1)] if augment else [pictures.pixels]
@@ -137,16 +138,21 @@ def image_batches(
 
     def features(rows: Tensor, rng: torch.Generator | None) -> Tensor:
         side = torch.zeros_like(rows) if rng is None else torch.randint(len(both), rows.shape, generator=rng)
-        return both[side, rows]
+        return channels_last(both[side, rows])
 
     return Batches(features, pictures.y, batch_size, seed)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """The same pictures or maps, with their channels last in memory; other shapes as they are."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 def _features(stem: FrozenStages, view: View, pixels: Tensor, cached: bool) -> Tensor:
     """What the frozen stages make of pictures, from the cache if they were computed before and are kept."""
     if not cached:
-        return torch.cat([stem.features(view(part)) for part in pixels.split(AT_ONCE)])
-    key = sha256(str(view).encode())
+        return torch.cat([stem.features(channels_last(view(part))) for part in pixels.split(AT_ONCE)])
+    key = sha256(f"{FORMAT} {view}".encode())
     for value in (*stem.stem.state_dict().values(), pixels):
         key.update(f"{value.dtype} {tuple(value.shape)}".encode())
         key.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -173,7 +179,9 @@ class ImageModel:
             x = self.view(pictures.pixels)
         else:
             x = _features(self.stem, self.view, pictures.pixels, self.cached)
-        found: ClassPrediction = self.posterior.predict(x, draws, seed=seed, batch_size=AT_ONCE)
+        found: ClassPrediction = self.posterior.predict(
+            channels_last(x), draws, seed=seed, batch_size=AT_ONCE
+        )
         return found
 
 

@@ -159,6 +159,8 @@ def fine_tune(
         if count > 1 and own.get("checkpoint") is not None:
             own["checkpoint"] = f"{os.fspath(own['checkpoint'])}.{number}"
         fits.append(_fit(network, train(seed), validation, settings, seed, own))
+        if fits[-1].interrupted:  # the members so far are the ensemble
+            break
     for found in fits:
         if settings.batchnorm == "re-estimated" and isinstance(found.posterior, WeightPosterior):
             _estimate_statistics(found.posterior, plain())

@@ -109,6 +109,11 @@ def text_classifier(
 def read_config(folder: str | Path) -> dict[str, Any]:
     """The content of config.json."""
     path = Path(folder) / "config.json"
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(folder)[:200]}: texts need an encoder on this machine, a transformers "
+            "folder with config.json, model.safetensors and tokenizer.json; nothing is downloaded"
+        )
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder} is no transformers folder: it has no config.json (expected config.json, "
@@ -122,8 +127,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def read_tokens(folder: str | Path, length: int) -> Tokens:
     """The tokenizer of a transformers folder."""
+    padding = read_config(folder).get("pad_token_id") or 0
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no tokenizer.json, the file of a fast tokenizer")
-    padding = read_config(folder).get("pad_token_id") or 0
     return Tokens(path.read_text(encoding="utf-8"), length, int(padding))

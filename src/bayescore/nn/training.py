@@ -71,6 +71,7 @@ class NetworkFit:
     best_epoch: int
     seconds: float
     optimizer: Any = field(repr=False)
+    interrupted: bool = False  # by Ctrl-C
 
     def predict(self, x: Any, draws: int = 30, **options: Any) -> Any:
         """As `Posterior.predict`."""
@@ -330,7 +331,9 @@ def _result(run: Run, state: RunState, interrupted: bool) -> NetworkFit:
     rest = optimizer.status.removeprefix(f"{mean}; ")
     parts = (_overfitting(state, run.validated) or mean, status, best.likelihood.status, rest)
     status = "; ".join(part for part in parts if part)
-    return NetworkFit(best, status, TrainingHistory(state.history), epoch, state.seconds, optimizer)
+    return NetworkFit(
+        best, status, TrainingHistory(state.history), epoch, state.seconds, optimizer, interrupted
+    )
 
 
 def _overfitting(state: RunState, key: str) -> str:
@@ -407,6 +410,8 @@ def fit_ensemble(
         like = copy.deepcopy(as_likelihood(likelihood))  # every member may learn a noise level of its own
         file = None if checkpoint is None else f"{os.fspath(checkpoint)}.{number}"
         found.append(fit(model, train_loader, like, method, seed=seed + number, checkpoint=file, **options))
+        if found[-1].interrupted:  # the members so far are the ensemble
+            break
     mixture = Ensemble([member.posterior for member in found])
     return EnsembleFit(mixture, found, time.perf_counter() - began)
 

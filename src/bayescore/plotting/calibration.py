@@ -27,6 +27,7 @@ __all__ = ["draw_reliability", "plot_reliability", "plot_risk_coverage"]
 
 #: by name, a class prediction or probabilities, and labels, as in `metrics.evaluate`
 Arms = Mapping[str, tuple[Any, Any]]
+CORNER = 0.45  # side of the corner that the words in a diagram take
 _GREY, _CHANCE = "#CFCFCF", "#56B4E9"
 
 
@@ -75,7 +76,11 @@ def draw_reliability(
     axes.vlines(confidence, confidence, accuracy, color=colour, linewidth=1, alpha=0.6, zorder=3)
     axes.plot(confidence, accuracy, color=colour, marker="o", zorder=4)
     words = f"ECE {100 * ece(probs, labels):.2f} %\n{len(labels):,} data"
-    axes.text(0.04, 0.95, words, transform=axes.transAxes, va="top")
+    above = bool(((curve.confidence < CORNER) & (curve.accuracy > 1 - CORNER)).any())
+    if above:
+        axes.text(0.96, 0.05, words, transform=axes.transAxes, ha="right")
+    else:
+        axes.text(0.04, 0.95, words, transform=axes.transAxes, va="top")
     axes.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal")
 
 

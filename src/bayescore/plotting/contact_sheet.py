@@ -19,7 +19,8 @@ __all__ = ["plot_contact_sheet"]
 RIGHT, WRONG, UNKNOWN = "#009E73", "#D55E00", "#666666"
 LONGEST = 15  # characters of a class
 COLUMNS = 8
-WIDTH, HEIGHT = 0.98, 1.28  # inches of a picture with its lines
+# inches: a picture, the same with its lines, a title, the edge
+SIDE, WIDTH, HEIGHT, TITLE, EDGE = 0.88, 0.98, 1.16, 0.26, 0.06
 
 
 def plot_contact_sheet(
@@ -48,15 +49,20 @@ def plot_contact_sheet(
     blocks = {"most certain": order[:count], "least certain": order[::-1][:count]}
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
+    block = TITLE + HEIGHT * rows
+    width, height = WIDTH * columns + 2 * EDGE, 2 * block + EDGE
     with figure_style():
-        figure = new_figure(WIDTH * columns + 0.1, 2 * (HEIGHT * rows + 0.3))
-        parts: Any = figure.subfigures(2, 1)
-        for part, (title, chosen) in zip(parts, blocks.items(), strict=True):
-            part.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize="medium")
-            grid = part.subplots(rows, columns, squeeze=False).flatten()
-            for axes in grid:
+        figure = new_figure(width, height)
+        figure.set_layout_engine("none")  # every place is given here
+        for number, (title, chosen) in enumerate(blocks.items()):
+            top = height - number * block - EDGE  # inches from below, as all places here
+            figure.text(EDGE / width, top / height, title, va="top", fontweight="bold", fontsize="medium")
+            for place, i in enumerate(chosen):
+                row, column = divmod(place, columns)
+                left = EDGE + WIDTH * column + (WIDTH - SIDE) / 2
+                below = top - TITLE - HEIGHT * row - SIDE
+                axes = figure.add_axes((left / width, below / height, SIDE / width, SIDE / height))
                 axes.set_axis_off()
-            for axes, i in zip(grid, chosen, strict=False):
                 _draw(axes, pictures[i], prediction, classes, i, labels)
     return figure
 

@@ -71,8 +71,8 @@ EXPERIMENT = Experiment(
     methods=tuple(METHODS),
     profiles={
         "quick": Profile(seeds=1, minutes=1, settings=_first(QUICK)),
-        "small": Profile(seeds=2, minutes=8, settings=_first(SMALL)),
-        "paper": Profile(seeds=5, minutes=20, settings=_first(SMALL)),
+        "small": Profile(seeds=2, minutes=3, settings=_first(SMALL)),
+        "paper": Profile(seeds=5, minutes=8, settings=_first(SMALL)),
     },
     runs=runs,
     execute=Imported("bayescore_lab.experiments.vision.fits:execute_trials"),

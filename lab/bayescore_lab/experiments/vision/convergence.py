@@ -61,7 +61,7 @@ EXPERIMENT = Experiment(
     methods=METHODS,
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "small": Profile(seeds=3, minutes=60, settings=_cells(SMALL, 6)),
+        "small": Profile(seeds=3, minutes=20, settings=_cells(SMALL, 6)),
         "paper": Profile(seeds=5, minutes=20_000, settings=PAPER),
     },
     runs=runs,

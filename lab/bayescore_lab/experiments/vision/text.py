@@ -92,8 +92,8 @@ EXPERIMENT = Experiment(
     methods=METHODS,
     profiles={
         "quick": Profile(seeds=1, minutes=2, settings=QUICK),
-        "small": Profile(seeds=3, minutes=400, settings=FULL),
-        "paper": Profile(seeds=5, minutes=700, settings=FULL),
+        "small": Profile(seeds=3, minutes=610, settings=FULL),
+        "paper": Profile(seeds=5, minutes=1_000, settings=FULL),
     },
     runs=runs,
     execute=Imported("bayescore_lab.experiments.vision.text_fits:execute"),

@@ -261,8 +261,8 @@ EXPERIMENTS = (
         methods=tuple(ARMS),
         profiles={
             "quick": Profile(seeds=1, minutes=3, settings=QUICK),
-            "pets": Profile(seeds=5, minutes=140, settings={**SMALL, "cells": SMALL["cells"][:2]}),
-            "small": Profile(seeds=5, minutes=490, settings=SMALL),
+            "pets": Profile(seeds=5, minutes=40, settings={**SMALL, "cells": SMALL["cells"][:2]}),
+            "small": Profile(seeds=5, minutes=105, settings=SMALL),
             "paper": Profile(seeds=5, minutes=60_000, settings=PAPER),
         },
         runs=runs,
@@ -296,7 +296,7 @@ EXPERIMENTS = (
         methods=TUNED,
         profiles={
             "quick": Profile(seeds=1, minutes=5, settings=QUICK),
-            "small": Profile(seeds=1, minutes=60, settings=SMALL),
+            "small": Profile(seeds=1, minutes=20, settings=SMALL),
             "paper": Profile(seeds=1, minutes=4_000, settings=PAPER),
         },
         runs=trial_runs,
