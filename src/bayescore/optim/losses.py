@@ -20,8 +20,8 @@ quarter of its largest value; afterwards any loss stops falling. `noise` is what
 to the loss, which grows while the widths are learned. (3) is that of normal numbers without a trend, which
 only makes it larger; a single fall does not.
 
-Where the rate is that of Adam and larger than the weights were at first, it is what is to be changed unless
-the loss still falls: one step is then enough to lose them.
+If the optimizer moves like Adam and the rate is larger than the weights were at first, one step is enough to
+lose them: unless the loss still falls, it is then the rate that is to be lowered.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ def mean_sentence(
     if -fall > max(SURE * error, MATERIAL * whole + noise):
         return f"the loss rises again {change}: lower lr"
     if first - level <= UNSURE * away and fmean(begin) - level <= SURE * _error(begin, last):
-        change = f"lower lr, {large}" if large else "raise lr, unless training began at the optimum"
-        return f"the loss has hardly moved ({moved}): {change}"
+        if large:
+            return f"the loss has not fallen ({moved}): lower lr, {large}"
+        return f"the loss has hardly moved ({moved}): raise lr, unless training began at the optimum"
     if large:
         return f"the loss no longer falls ({moved}): lower lr, {large}"
     if fall + 2 * error < SMALL * whole:

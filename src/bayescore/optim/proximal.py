@@ -34,6 +34,10 @@ SCALE = Slopes._fields.index("scale")
 class ProximalScore(BayesianOptimizer):
     """Proximal score matching as a drop-in for AdamW: keep its lr, betas, weight_decay and schedule.
 
+    A step is one mini-batch score at one draw of the weights. The mean moves by AdamW's step; the widths follow
+    from Adam's squared gradients and one slope per tensor, the regression of the gradient on the noise. How
+    both follow from the paper's noisy proximal loss, and what is ours: rules/proximal.py.
+
     Arguments:
         params: parameters, named parameters, or groups of them with their own options.
         num_data: size of the training set, N: the number of terms whose mean is the loss.
