@@ -34,7 +34,7 @@ SCALE = Slopes._fields.index("scale")
 class ProximalScore(BayesianOptimizer):
     """Proximal score matching as a drop-in for AdamW: keep its lr, betas, weight_decay and schedule.
 
-    A step is one mini-batch score at one draw of the weights. The mean moves by AdamW's step; the widths follow
+    A step is one mini-batch score at one draw of the weights. The mean moves by AdamW's step; widths follow
     from Adam's squared gradients and one slope per tensor, the regression of the gradient on the noise. How
     both follow from the paper's noisy proximal loss, and what is ours: rules/proximal.py.
 
