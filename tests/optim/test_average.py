@@ -228,7 +228,7 @@ def test_an_arriving_update_without_a_finite_gradient_does_not_count(monkeypatch
         opt.step()
     opt.zero_grad()
     assert torch.equal(step(model, opt), averaged(model, opt))
-    assert opt.status.startswith("1 updates")
+    assert "; 1 updates" in opt.status
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, True, "a half", float("nan")])

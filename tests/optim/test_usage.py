@@ -16,6 +16,8 @@ import pytest
 import torch
 from small_networks import NETWORKS, OPTIMIZERS, Attention, Convolutional, same_state, train
 from torch import Tensor, nn
+from torch.distributions import Categorical as TorchCategorical
+from torch.distributions import Normal, Poisson
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
@@ -121,6 +123,11 @@ def train_classes(loss: LossFunction, num_data: int = 240, blocks: int = 1, **op
     plain_loop(kind(model.parameters(), num_data, **options), model, loader(X, Y), loss, 4, blocks)
 
 
+def train_values(loss: LossFunction, num_data: int = 240) -> None:
+    model = mlp(4, 1)
+    plain_loop(ProximalScore(model.parameters(), num_data), model, loader(X, X[:, :1].sin()), loss)
+
+
 @wrong("a sum over the batch", "give the mean")
 def reduction_sum() -> None:
     train_classes(lambda m, x, y: F.cross_entropy(m(x), y, reduction="sum"))
@@ -141,6 +148,46 @@ def sum_of_squares() -> None:
     model = mlp(4, 1)
     opt = ProximalScore(model.parameters(), 240)
     plain_loop(opt, model, loader(X, X[:, :1]), lambda m, x, y: (m(x) - y).square().sum())
+
+
+@wrong("a sum over the batch (a mean, times 240)", "give the mean")
+def mean_times_num_data() -> None:
+    train_classes(lambda m, x, y: F.cross_entropy(m(x), y) * 240)
+
+
+@wrong("a sum over the batch", "give the mean")
+def sum_of_half_squares() -> None:
+    train_values(lambda m, x, y: 0.5 * (m(x) - y).square().sum())
+
+
+@wrong("a sum over the batch", "give the mean")
+def sum_of_sizes() -> None:
+    train_values(lambda m, x, y: F.l1_loss(m(x), y, reduction="sum"))
+
+
+@wrong("a sum over the batch", "give the mean")
+def sum_of_gaussian_losses() -> None:
+    train_values(lambda m, x, y: F.gaussian_nll_loss(m(x), y, torch.ones_like(y), reduction="sum"))
+
+
+@wrong("a sum over the batch", "give the mean")
+def sum_of_log_probabilities() -> None:
+    train_values(lambda m, x, y: -Poisson(m(x).exp()).log_prob(y.abs().round()).sum())
+
+
+@wrong("a sum over the batch", "give the mean")
+def sum_of_log_probabilities_of_classes() -> None:
+    train_classes(lambda m, x, y: -TorchCategorical(logits=m(x)).log_prob(y).sum())
+
+
+@wrong("a sum over the batch (a mean, times 16)", "give the mean")
+def mean_of_log_probabilities_times_rows() -> None:
+    train_values(lambda m, x, y: -Normal(m(x), 0.1).log_prob(y).mean() * len(x))
+
+
+@wrong("num_data is 15, and one batch has 16", "len(dataset)")
+def num_data_below_a_batch_of_a_loss_by_hand() -> None:
+    train_values(lambda m, x, y: -Normal(m(x), 0.1).log_prob(y).mean(), 15)
 
 
 @wrong("num_data is 15, and one batch has 16", "len(dataset)")
@@ -198,11 +245,32 @@ def targets_with_a_small_sd() -> None:
     plain_loop(ProximalScore(model.parameters(), 240), model, loader(X, 1e-3 * X[:, :1]), squares)
 
 
-@wrong("times the noise's sd", "standardise the targets")
+@wrong("the residuals are about", "standardise the targets")
 def unscaled_targets_of_a_likelihood() -> None:
     model, like = mlp(4, 1), likelihoods.Gaussian("learned")
     batches = loader(X, 300 * X[:, :1])
     plain_loop(ProximalScore(model.parameters(), 240), model, batches, lambda m, x, y: like(m(x), y))
+
+
+@wrong("the residuals are about", "standardise the targets")
+def unscaled_targets_of_a_gaussian_loss() -> None:
+    model = mlp(4, 1)
+    loss: LossFunction = lambda m, x, y: F.gaussian_nll_loss(m(x), y, torch.ones_like(y))  # noqa: E731
+    plain_loop(ProximalScore(model.parameters(), 240), model, loader(X, 300 * X[:, :1]), loss)
+
+
+@wrong("the residuals are about", "standardise the targets")
+def unscaled_targets_of_absolute_errors() -> None:
+    model = mlp(4, 1)
+    batches = loader(X, 300 * X[:, :1])
+    plain_loop(ProximalScore(model.parameters(), 240), model, batches, lambda m, x, y: F.l1_loss(m(x), y))
+
+
+@wrong("must be 0 or 1, or between; they run from -1 to 1", "number the two outcomes 0 and 1")
+def outcomes_of_minus_one_and_one() -> None:
+    model = mlp(4, 1)
+    opt, batches = ProximalScore(model.parameters(), 240), loader(X, X[:, :1].sign())
+    plain_loop(opt, model, batches, lambda m, x, y: F.binary_cross_entropy_with_logits(m(x), y))
 
 
 @wrong("inputs of cross_entropy are probabilities", "before softmax")
@@ -289,7 +357,7 @@ def _rows_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "fingerprints", lambda data: data)
 
 
-SIZES = [(240, 16), (250, 16), (200, 4), (1280, 32), (6000, 128), (20_000, 512)]
+SIZES = [(240, 16), (250, 16), (200, 4), (1280, 32), (6000, 128), (60_000, 32), (20_000, 512)]
 
 
 @pytest.mark.usefixtures("_rows_are_numbers")
@@ -450,6 +518,54 @@ def pixels_that_are_summed() -> None:
 def sum_divided_by_rows() -> None:
     loss: LossFunction = lambda m, x, y: F.cross_entropy(m(x), y, reduction="sum") / len(x)  # noqa: E731
     fit_by_hand(mlp(), loader(X, Y), loss, 240)
+
+
+@fine
+def parts_of_a_sum_divided_by_all_rows() -> None:
+    model = mlp()
+    opt = ProximalScore(model.parameters(), 1000)
+    for _ in range(4):
+        for x, y in loader(rows(1000, 4), labels(1000), 32):
+            with opt.sample():
+                for xs, ys in zip(x.chunk(4), y.chunk(4), strict=True):
+                    (F.cross_entropy(model(xs), ys, reduction="sum") / len(x)).backward()
+            opt.step()
+            opt.zero_grad()
+
+
+@fine
+def weights_that_sum_to_one() -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        weights = torch.full((len(x),), 1 / len(x))
+        return (F.cross_entropy(model(x), y, reduction="none") * weights).sum()
+
+    fit_by_hand(mlp(), loader(X, Y), loss, 240)
+
+
+@fine
+def sum_of_shares() -> None:
+    loss: LossFunction = lambda m, x, y: (-Normal(m(x), 0.1).log_prob(x[:, :1]) / len(x)).sum()  # noqa: E731
+    fit_by_hand(mlp(4, 1), loader(X, Y), loss, 240)
+
+
+@fine
+def as_many_outputs_as_rows() -> None:
+    loss: LossFunction = lambda m, x, y: (m(x) - y).abs().mean(0).sum()  # noqa: E731
+    fit_by_hand(mlp(4, 16), loader(X, rows(240, 16)), loss, 240)
+
+
+@fine
+def a_small_noise_that_is_known() -> None:
+    like = likelihoods.Gaussian(0.02)
+    fit_by_hand(mlp(4, 1), loader(X, X[:, :1].sin()), lambda m, x, y: like(m(x), y), 240)
+
+
+@fine
+def outcomes_that_a_weight_leaves_out() -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(model(x), y, (y >= 0).float())
+
+    fit_by_hand(mlp(4, 4), loader(X, X.sign()), loss, 240)
 
 
 @fine

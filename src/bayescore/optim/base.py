@@ -40,6 +40,7 @@ A subclass defines its rule (rules/), its state and its options:
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import warnings
 import weakref
@@ -1148,8 +1149,12 @@ class BayesianOptimizer(torch.optim.Optimizer):
 
     @property
     def mean_status(self) -> str:
-        """Whether the loss still falls (optim/losses.py); empty in the first steps."""
-        return mean_sentence(self._head["losses"], self._head["loss_lrs"])
+        """Whether the loss still falls (optim/losses.py); empty if no loss was seen."""
+        return mean_sentence(self._head["losses"], self._head["loss_lrs"], *self._mean_scales())
+
+    def _mean_scales(self) -> tuple[float, float]:
+        """The last two arguments of `mean_sentence`, where they are known."""
+        return math.inf, 0.0
 
     def _precision_status(self) -> str:
         """Whether the standard deviations have been learned."""

@@ -28,10 +28,15 @@ __all__ = ["ProximalScore"]
 
 LEAST_SCALE = 1e-6  # a tensor whose weights have a smaller root mean square counts as zero
 ARRIVED = 0.99  # of the temperature
+SCALE = Slopes._fields.index("scale")
 
 
 class ProximalScore(BayesianOptimizer):
     """Proximal score matching as a drop-in for AdamW: keep its lr, betas, weight_decay and schedule.
+
+    A step is one mini-batch score at one draw of the weights. The mean moves by AdamW's step; widths follow
+    from Adam's squared gradients and one slope per tensor, the regression of the gradient on the noise. How
+    both follow from the paper's noisy proximal loss, and what is ours: rules/proximal.py.
 
     Arguments:
         params: parameters, named parameters, or groups of them with their own options.
@@ -184,6 +189,16 @@ class ProximalScore(BayesianOptimizer):
             group["network"] = network
 
     # -- status ------------------------------------------------------------------------------------------
+
+    def _mean_scales(self) -> tuple[float, float]:
+        sizes = [
+            float(self.state[p]["statistics"][SCALE]) / group["prior_scale"]
+            for group in self.param_groups
+            for p in group["params"]
+            if p.dim() > 1 and "statistics" in self.state.get(p, {})
+        ]
+        network = self._network
+        return median(sizes) if sizes else math.inf, max(network.cost, 0.0) + network.cost_error
 
     def _precision_status(self) -> str:
         head, network = self._head, self._network

@@ -13,8 +13,9 @@ optim/losses.py records; rows are compared as said below. In all other steps the
 whether to watch.
 
 **What is noticed**, each with one warning per optimizer:
-    - a sum over the batch instead of a mean, or the mean times the number of rows
+    - a sum over the batch instead of a mean, or the mean times the number of rows or of data
     - softmax before cross_entropy, or sigmoid before binary_cross_entropy_with_logits
+    - targets of binary_cross_entropy_with_logits outside of [0, 1]
     - residuals above 10, from targets with a mean or an sd above 10; targets with an sd below 0.01
     - the loss divided by k in each of the k blocks of a step, which averages over blocks
     - `batch_size` unlike the number of data over which the loss is a mean, by more than a factor of 2
@@ -30,14 +31,17 @@ and A the number of first batches from which rows are taken, if
 and otherwise nothing is concluded: random augmentation, sampling with replacement and duplicates in the data
 scatter d far more. Of the first batches as many rows are taken that 48 of them are met again in an epoch.
 Rows are compared in the first 64 steps, and then in every k-th, with k the number of rows in a batch divided
-by 32, from 1 to 8; until (1) is decided, at most 1000 times. `num_data` is far from an epoch if it is below a
-third of the least number of data that (1) allows, or above ten times the largest.
+by 32, from 1 to 8; until (1) is decided, at most 1000 times. If no row has come again in the first 64 steps,
+more rows of these are looked for, in as few steps as then suffice, up to every 8th: so an epoch may have some
+thousand steps. `num_data` is far from an epoch if it is below a third of the least number of data that (1)
+allows, or above ten times the largest.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import warnings
 from collections import Counter
@@ -66,6 +70,7 @@ COLUMNS = 256  # numbers of a row that make its fingerprint
 TOO_SMALL, TOO_LARGE = 3, 10  # factors by which num_data is far from an epoch
 UNSEEN = 10  # steps in a row without a loss after which the watch is over
 EXACT = 1e-6  # relative error of a factor
+HALF = 0.5  # the factor of a square in a Gaussian's loss; a smaller one may divide by the number of data
 NONE, MEAN, SUM = 0, 1, 2  # torch's numbers for reduction=
 
 #: torch's loss functions by the nodes of the graph that they leave
@@ -76,7 +81,10 @@ CLASSES = (
     "BinaryCrossEntropyWithLogitsBackward0",
 )
 LOSSES = (*CLASSES, "MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0")
-SQUARE = "PowBackward0"
+#: what makes a loss of residuals by hand
+SQUARE, SIZE = "PowBackward0", "AbsBackward0"
+#: whole reductions: the mean and the sum of all numbers of a tensor
+REDUCTIONS = {"MeanBackward0": MEAN, "SumBackward0": SUM}
 #: operations that change shapes and kinds of numbers, or keep numbers in a range
 PASSED = ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias", "Clamp")
 #: nodes where a weight meets data: which of their inputs the data are, and the name under which it is saved
@@ -108,6 +116,7 @@ class Term(NamedTuple):
         rows: of the batch.
         summed: whether it is a sum over the batch.
         target: what the network is to predict; None if that is unknown.
+        divided: whether it is a sum that was divided by `size`.
     """
 
     node: Any
@@ -116,6 +125,7 @@ class Term(NamedTuple):
     rows: int
     summed: bool
     target: Tensor | None
+    divided: bool = False
 
     @property
     def name(self) -> str:
@@ -166,27 +176,70 @@ def read(root: Any) -> tuple[float, list[Term]]:
     while (share := number(node)) is not None:
         factor, node = factor * share, node.next_functions[0][0]
     terms: list[Term] = []
-    todo, seen = [(node, factor, NONE, 1)], 0
+    top, todo, seen = (node, factor), [(node, factor, NONE, 1)], 0
     while todo and seen < HEAD:
         node, weight, reduced, over = todo.pop()
         seen += 1
         name, what, below = node.name(), kind(node), [n for n, _ in node.next_functions]
-        if name in LOSSES or name == SQUARE:
+        if name in LOSSES or name in (SQUARE, SIZE):
             terms += _term(node, weight, reduced, over)
         elif what in ("Add", "Sub"):
             signs = (weight, -weight if what == "Sub" else weight)
             todo += [(n, sign, reduced, over) for n, sign in zip(below, signs, strict=False) if n is not None]
         elif (share := number(node)) is not None:
             todo.append((below[0], weight * share, reduced, over))
-        elif name == "MeanBackward0" and reduced == NONE:
-            todo.append((below[0], weight, MEAN, int(node._saved_self_sym_numel)))
-        elif name == "SumBackward0" and reduced == NONE:
-            todo.append((below[0], weight, SUM, 1))
+        elif name in REDUCTIONS and reduced == NONE:
+            over = int(node._saved_self_sym_numel) if name == "MeanBackward0" else 1
+            todo.append((below[0], weight, REDUCTIONS[name], over))
+        elif reduced != NONE and _is_over_variance(node):
+            todo.append((below[0], weight, reduced, over))
         elif what == "Neg":
             todo.append((below[0], -weight, reduced, over))
         elif name == "SumBackward1" or what in PASSED:
             todo.append((below[0], weight, reduced, over))
-    return factor, terms
+    return factor, terms or _of_rows(*top, root)
+
+
+def _of_rows(node: Any, factor: float, root: Any) -> list[Term]:
+    """A loss made by no known function: the mean or the sum of a tensor with one row per datum."""
+    while node is not None and (kind(node) == "Neg" or number(node) is not None):
+        factor *= number(node) or -1.0
+        node = node.next_functions[0][0]
+    if node is None or node.name() not in REDUCTIONS:
+        return []
+    data, shape = find_data(root), list(node._saved_self_sym_sizes)
+    if data is None or not shape or shape[0] != len(data[1]):
+        return []
+    each, below = math.prod(shape[1:]), node.next_functions[0][0]
+    while below is not None:
+        if (share := number(below)) is not None:
+            factor *= share
+        elif below.name() in ("SumBackward1", "MeanBackward1"):
+            size = len(below._saved_self_sym_sizes)
+            if any(dim % 2**64 in (0, 2**64 - size) for dim in below._saved_dim):
+                return []
+        elif kind(below) not in ("Neg", *PASSED):
+            break
+        below = below.next_functions[0][0]
+    if below is None or kind(below) in ("Stack", "Cat") or _is_weighted(below):
+        return []
+    if node.name() == "MeanBackward0":
+        return [Term(node, factor, shape[0] if each == 1 else None, shape[0], False, None)]
+    return [Term(node, factor, None, shape[0], shape[0] >= FEW and HALF <= abs(factor) <= 1, None)]
+
+
+def _is_weighted(node: Any) -> bool:
+    """Whether a node multiplies or divides by data: the weights of a mean, perhaps."""
+    return kind(node) in ("Mul", "Div") and any(n is None for n, _ in node.next_functions)
+
+
+def _is_over_variance(node: Any) -> bool:
+    """Whether a node divides a square by numbers of rows, not by one number."""
+    below = node.next_functions[0][0] if kind(node) == "Div" else None
+    if below is None or below.name() != SQUARE:
+        return False
+    other = saved(node, "other")
+    return other is not None and other.numel() >= FEW
 
 
 def _term(node: Any, factor: float, reduced: int, over: int) -> list[Term]:
@@ -195,33 +248,36 @@ def _term(node: Any, factor: float, reduced: int, over: int) -> list[Term]:
     A mean over pixels or tokens counts these. One over several outputs of a datum, or one that was multiplied
     by the numbers of a row, counts rows.
     """
-    square = node.name() == SQUARE
-    target = saved(node, "self" if square else "target")
-    if target is None or not target.dim() or (square and not _is_residual(node)):
+    residual = node.name() in (SQUARE, SIZE)
+    target = saved(node, "self" if residual else "target")
+    if target is None or not target.dim() or (residual and not _is_residual(node)):
         return []
-    inner = NONE if square else node._saved_reduction
+    inner = NONE if residual else node._saved_reduction
     ignored = getattr(node, "_saved_ignore_index", None)
     terms = target.numel() if ignored is None else int((target != ignored).sum())
     rows, each = len(target), target[0].numel() if len(target) else 0
-    outputs = square or node.name() not in CLASSES or (kind(node).startswith("Binary") and target.dim() < 3)
+    outputs = residual or node.name() not in CLASSES
+    outputs = outputs or (kind(node).startswith("Binary") and target.dim() < 3)
     summed = rows > 1 and (inner == SUM or (inner == NONE and reduced == SUM))
     size: int | None = None
+    divided = summed and 0 < abs(factor) < HALF
     if inner == MEAN and reduced == NONE:
         size = rows if outputs or (each > 1 and abs(factor) == each) else terms
     elif inner == NONE and reduced == MEAN:
         size = over
-    elif summed and 0 < abs(factor) < 1:
+    elif divided:
         size = round(1 / abs(factor))
-    whole = summed and abs(abs(factor) - 1) < EXACT and reduced != MEAN
-    return [Term(node, factor, size, rows, whole, None if square else target)]
+    undivided = abs(abs(factor) - 1) < EXACT or (rows >= FEW and HALF <= abs(factor) <= 1)
+    whole = summed and undivided and reduced != MEAN
+    return [Term(node, factor, size, rows, whole, None if residual else target, divided)]
 
 
 def _is_residual(node: Any) -> bool:
-    """Whether a power is the square of a difference from data, perhaps divided by an sd."""
+    """Whether this is the square or size of a difference from data, perhaps divided by an sd."""
     below = node.next_functions[0][0]
     if below is not None and kind(below) == "Div":
         below = below.next_functions[0][0]
-    if node._saved_exponent != 2 or below is None or kind(below) != "Sub":
+    if getattr(node, "_saved_exponent", 2) != 2 or below is None or kind(below) != "Sub":
         return False
     return any(n is None for n, _ in below.next_functions)
 
@@ -292,7 +348,9 @@ class Epoch:
         self._way: list[int] | None = None  # to the data
         self._known: dict[int, int] = {}  # the steps of rows that are looked for, by their fingerprints
         self._again: dict[int, int] = {}  # steps after which they came again
+        self._spare: dict[int, int] = {}  # further rows of the first steps, if epochs are long
         self._begin, self._first, self._every, self._times = 0, 1, 1, 0
+        self._more = 0  # first batches from which spare rows are taken
 
     def is_compared(self, step: int) -> bool:
         """Whether rows are compared in this step."""
@@ -309,6 +367,12 @@ class Epoch:
             wanted = list(dict.fromkeys(rows))[: -(-SEEN * self._every // self._first)]
             self._known |= dict.fromkeys(wanted, step)
             self.open = len(set(rows)) >= 0.9 * len(rows) > 0
+        if after < self._more:
+            self._spare |= dict.fromkeys(rows[: -(-SEEN * RAREST // self._more)], step)
+        if after == EACH - 1 and not self._again:
+            self._known = self._spare | self._known
+            self._first = max(self._first, self._more)
+            self._every = max(self._every, min(len(self._known) // SEEN, RAREST))
         self._times += 1
         self.open = self.open and self._times < TIMES
         if self._again:
@@ -330,6 +394,7 @@ class Epoch:
         self._way, data = found
         self._begin, self._every = step, min(max(1, len(data) // ROWS), RAREST)
         self._first = max(self._every, -(-SEEN // len(data)))
+        self._more = min(max(RAREST, -(-SEEN * RAREST // len(data))), EACH // 2)
         self.open = self._first < EACH
         return fingerprints(data)
 
@@ -345,12 +410,14 @@ class Loss(NamedTuple):
         factor: by which the whole loss was multiplied.
         size: the number of data over which it is a mean; None if unknown, or not the same in all terms.
         classes: whether one of its terms is a loss of classes.
+        divided: whether it is a sum that was divided by `size`.
     """
 
     value: float
     factor: float = 1.0
     size: int | None = None
     classes: bool = False
+    divided: bool = False
 
 
 class Usage:
@@ -390,10 +457,11 @@ class Usage:
                     self._epoch.compare(root, step)
                 if self._reading:
                     factor, terms = read(root)
-                    self._judge_terms(terms, root)
+                    self._judge_terms(terms, root, group["num_data"])
                     sizes = {term.size for term in terms}
                     size = sizes.pop() if len(sizes) == 1 else None
-                    seen = Loss(seen.value, factor, size, any(term.name in CLASSES for term in terms))
+                    classes = any(term.name in CLASSES for term in terms)
+                    seen = Loss(seen.value, factor, size, classes, all(term.divided for term in terms))
                 losses.append(seen)
 
             with seeing_backward(lambda loss: self._guarded(look, loss)):
@@ -452,22 +520,23 @@ class Usage:
             self._judge_epoch(group, *self._epoch.steps)
             self._epoch.steps = None
 
-    def _judge_terms(self, terms: list[Term], root: Any) -> None:
+    def _judge_terms(self, terms: list[Term], root: Any, num_data: int) -> None:
         """Before a backward call, when the graph still holds its tensors."""
         for term in terms:
-            self._judge_sum(term)
+            self._judge_sum(term, num_data)
             self._judge_probabilities(term)
+            self._judge_outcomes(term)
         if len(terms) == 1:
             self._judge_targets(terms[0])
             if not self._readings:
                 self._rows = rows_of(terms[0], root)
 
-    def _judge_sum(self, term: Term) -> None:
+    def _judge_sum(self, term: Term, num_data: int) -> None:
         each = 1 if term.target is None else term.target[0].numel()
-        sizes = {term.size, term.rows} - {None, each}
-        times = any(n is not None and n >= FEW and abs(term.factor - n) < EXACT for n in sizes)
+        sizes = {term.size, term.rows, num_data} - {None, each}
+        times = any(n is not None and n >= FEW and abs(abs(term.factor) - n) < EXACT * n for n in sizes)
         if term.summed or times:
-            how = "" if term.summed else f" (a mean, times {term.factor:g})"
+            how = "" if term.summed else f" (a mean, times {abs(term.factor):g})"
             self._say(
                 "sum",
                 f"the loss is a sum over the batch{how}; give the mean: the number of data enters through "
@@ -492,18 +561,37 @@ class Usage:
                 "itself; give it the network's outputs before sigmoid",
             )
 
+    def _judge_outcomes(self, term: Term) -> None:
+        """Notice outcomes that are neither 0 nor 1 nor between; a weight may leave such rows out."""
+        if kind(term.node) != "BinaryCrossEntropyWithLogits" or term.node._saved_weight is not None:
+            return
+        if term.target is not None and term.target.numel():
+            least, most = (float(end) for end in term.target.aminmax())
+            if least < 0 or most > 1:
+                self._say(
+                    "outcomes",
+                    "the targets of binary_cross_entropy_with_logits must be 0 or 1, or between; they run "
+                    f"from {least:g} to {most:g}: number the two outcomes 0 and 1",
+                )
+
     def _judge_targets(self, term: Term) -> None:
         """Doubt targets that are not standardised."""
         output = saved(term.node, "self")
         if output is None or term.name in CLASSES or not 0.25 <= abs(term.factor) <= 4:
             return
         residual = output.detach().double() - (0 if term.target is None else term.target.detach())
+        below = term.node.next_functions[0][0]
+        if term.target is None and kind(below) == "Div":  # by the noise's sd
+            sd = saved(below, "other")
+            if sd is None:
+                return
+            residual = residual * sd.detach()
         size = float(residual.square().mean().sqrt())
         if residual.numel() < FEW:
             return
         if term.target is None:
             if size > LARGE:
-                self._doubt("targets", f"the residuals are {size:.3g} times the noise's sd; {STANDARDISE}")
+                self._doubt("targets", f"the residuals are about {size:.3g}; {STANDARDISE}")
             return
         target = term.target.detach().double()
         mean, sd = float(target.mean()), float(target.std())
@@ -529,7 +617,7 @@ class Usage:
         known = [x.size for x in losses if x.size is not None]
         if not known or len(known) < len(losses):
             return
-        parts = group["accumulate"] > 1 or all(abs(x.factor) < 1 for x in losses)
+        parts = group["accumulate"] > 1 or all(abs(x.factor) < 1 and not x.divided for x in losses)
         self._sizes.append(sum(known) if parts else max(known))
         if max(known) > group["num_data"]:
             self._say_num_data(group, f"one batch has {max(known)}")

@@ -23,19 +23,21 @@ the root mean square of the tensor's initial weights. A step is
 (eq:noisy_loss). With s_q(theta) = b - P (theta - m_t), b the intercept and P the slope, (6) is a linear
 regression of the noisy scores on d whose new intercept and slope stay near the old ones.
  - Intercept. Its solution moves the mean by
-       m_new - m_t = sigma^2/(1 + alpha) E s = -(sigma^2 N/tau) E g/(1 + alpha).
-   One proximal weight per weight, 1 + alpha = sigma^2 N sqrt(v^)/(tau lr), and a running mean for E g, make
-   it AdamW's step (4): lr is the trust that AdamW's user already chose. The draw's own score d/sigma^2 has
-   mean zero and is left out of it; it would only add noise.
+       m_new - m_t = sigma^2/(1 + alpha) E s = -(sigma^2 N/tau) E g/(1 + alpha),   sigma^2 = 1/P the new one.
+   One alpha per weight, 1 + alpha = sigma^2 N sqrt(v^)/(tau lr), and a running mean for E g, make it AdamW's
+   step (4): lr is the trust that AdamW's user already chose. The draw's own score d/sigma^2 has mean zero and
+   is left out of it; it would only add noise.
  - Slope. The regression of g - a^ on d with slopes h_i = rho v^_i, one unknown per tensor, weighted by
    1/v^_i, the inverse variance of g_i, has the solution
        rho = sum d_i (g_i - a^_i) / sum v^_i d_i^2                                                        (7)
    which is (5): by Stein's identity E d g = sigma^2 H_ii. Its proximal term is the memory of the sums
    (recursive least squares with forgetting 0.99), its start a prior on rho.
-What is ours: Adam's squared gradients as the shape of the precision (for a model that fits, v is the Fisher
-information over the batch size, so rho estimates the batch size and nobody has to give it), the pooled slope
+The paper has one alpha, t/T, for all weights and for both; it minimises (6) by gradient steps, and says
+nothing of (8) to (10). What is ours: one alpha per weight for the intercept and another for the slope; Adam's
+running means; Adam's squared gradients as the shape of the precision (for a model that fits, v is the Fisher
+information over the batch size, so rho estimates the batch size and nobody has to give it); the pooled slope
 (one draw's own slope has a relative variance of about N/(batch tau) per weight, hopeless for one weight and
-good for a tensor), and the temperature control:
+good for a tensor); the bound of sigma; the two scales of the prior; Q; and the temperature control:
 
     cost = 1/2 <sum x>, over all tensors                          nats that the noise adds to the loss    (8)
     tau <- min(temperature, nats <tau>/(cost + its standard error)), by at most +5 % or -10 % a step
