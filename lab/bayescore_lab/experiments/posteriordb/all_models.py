@@ -135,21 +135,22 @@ def _reference_file() -> dict[str, Any]:
 
 def figures(records: Records) -> list[Figure]:
     names = sorted(_by_posterior(records), reverse=True)
-    drawing, axes = panels(2, height=max(2.8, 0.16 * len(names)))
+    drawing, axes = panels(2, width=4.2, height=max(2.8, 0.16 * len(names)))
     beyond = False
     for panel, metric, label in zip(axes, ("mean_error", "sd_error"), ("mean", "log sd"), strict=True):
         for place, name in enumerate(names):
             values = [r.metrics.get(metric) for r in records.where(posterior=name) if r.method == AUTO]
             known = [float(value) for value in values if value is not None]
             shown = [min(max(value, SHOWN[0]), SHOWN[1]) for value in known]
-            panel.plot(shown, [place] * len(shown), ".", color="C0", alpha=0.6, clip_on=False)
-            far = [SHOWN[1] for value in known if not value <= SHOWN[1]]
-            panel.plot(far, [place] * len(far), ">", color="C3", markersize=5, clip_on=False)
-            beyond |= bool(far)
+            panel.plot(shown, [place] * len(shown), ".", color="C0", alpha=0.6)
+            if any(not value <= SHOWN[1] for value in known):
+                panel.plot(SHOWN[1], place, ">", color="C3", markersize=5, clip_on=False)
+                beyond = True
         panel.axvline(ACCURATE, color="0.35", linewidth=1.0, linestyle=(0, (1, 1)))
         panel.set(xscale="log", xlim=SHOWN, ylim=(-0.8, len(names) - 0.2))
-        panel.set_xlabel(f"largest error of a {label}")
-        panel.set_yticks(range(len(names)), names if panel is axes[0] else [""] * len(names), fontsize=6)
+        panel.set_title(f"largest error of a {label}")
+        panel.set_yticks(range(len(names)), names, fontsize=6)
+    axes[1].tick_params(labelleft=False)
     note = "A point per seed, after resampling, in reference standard deviations; the line is 0.1."
     if beyond:
         note += f" An arrow is a seed beyond {SHOWN[1]:g}."
