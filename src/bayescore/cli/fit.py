@@ -21,6 +21,7 @@ from bayescore.cli.terminal import (
     complain,
     console,
     errors_as_sentences,
+    waiting,
     warnings_as_sentences,
 )
 
@@ -194,6 +195,8 @@ def fit_command(
         except RuntimeError as problem:  # a factorisation that failed, memory that ran out
             raise UserError(f"the fit failed: {problem}", FAILED) from problem
         if not quiet:
+            with waiting("checking the fit with importance weights and moves"):
+                _ = result.diagnosis
             kinds = f"{type(result.method).__name__}, {type(result.family).__name__}"
             show_fit(result, console(), f"{kinds}, {target} in {density.dim} dimensions")
         write_fit_files(result, output, plot, output_draws, resample)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TextIO
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -22,6 +22,7 @@ __all__ = [
     "complain",
     "console",
     "errors_as_sentences",
+    "waiting",
     "warnings_as_sentences",
 ]
 
@@ -46,6 +47,11 @@ def console() -> Console:
     """Standard output; a pipe gets wide lines instead of the 80 columns that rich assumes."""
     terminal = Console()
     return terminal if terminal.is_terminal else Console(width=_PIPE_WIDTH)
+
+
+def waiting(words: str) -> AbstractContextManager[Any]:
+    """Shows on a terminal that something takes a while, and leaves nothing behind."""
+    return Console(file=sys.stderr).status(words)
 
 
 def complain(sentence: str, kind: str = "error", *, verbatim: bool = False) -> None:

@@ -241,7 +241,7 @@ class _AutomaticFit:
             return best
         if not self._spread(q) > WARP_SPREAD:
             return best
-        found = best.diagnosis
+        found = best.weighed
         assert found is not None
         self.comparison_draws += len(found.log_ratios)
         if not found.finite or found.good:

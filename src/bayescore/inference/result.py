@@ -143,18 +143,28 @@ class Fit:
     # -- diagnosis ---------------------------------------------------------------------------------
 
     @cached_property
-    def diagnosis(self) -> Diagnosis | None:
-        """What importance ratios at draws from q say (inference/diagnosis.py); None without a density."""
+    def weighed(self) -> Diagnosis | None:
+        """What importance ratios at draws from q say, before any moves; None without a density."""
         if why_no_diagnosis(self) is not None:
             return None
-        found = diagnose(self._diagnosis_draws, self._log_ratios_at, self._parameters_at)
-        assert self.target is not None
-        if found.good or found.shifts is None or self._objections or not can_move(self.target, self.family):
+        return diagnose(self._diagnosis_draws, self._log_ratios_at, self._parameters_at)
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """What importance ratios, and moves where q is not good, say (inference/diagnosis.py).
+
+        None without a density.
+        """
+        found, target, q = self.weighed, self.target, self.family
+        if found is None or found.good or found.shifts is None or self._objections:
             return found
-        seed, device = self.seed + 7919, self.family.device
-        x, noise = self._resampled(TOGETHER, FIRST_DRAWS, generator(seed, device), seed, moves=True)
+        assert target is not None
+        if not can_move(target, q):
+            return found
+        seed = self.seed + 7919
+        x, noise = self._resampled(TOGETHER, FIRST_DRAWS, generator(seed, q.device), seed, moves=True)
         assert noise is not None
-        walkers = Walkers(self.target, self.family, noise, generator(seed, device, "moves"))
+        walkers = Walkers(target, q, noise, generator(seed, q.device, "moves"))
         before, done = self._parameters_at(x).cpu().double(), 0
         for moves in MOVES:
             walkers.move(moves - done, adapt=True)
@@ -164,9 +174,10 @@ class Fit:
         return found.with_moves(done, before, after, walkers.score_calls)
 
     def take_diagnosis(self, other: Fit) -> None:
-        """Keep the diagnosis that another fit of the same q, target and seed has already made."""
-        if "diagnosis" in other.__dict__:
-            self.__dict__["diagnosis"] = other.__dict__["diagnosis"]
+        """Keep what another fit of the same q, target and seed has already found of its diagnosis."""
+        for part in ("weighed", "diagnosis"):
+            if part in other.__dict__:
+                self.__dict__[part] = other.__dict__[part]
 
     def _diagnosis_draws(self, n: int, block: int) -> Tensor:
         purpose = f"diagnosis {block}" if block else ""
@@ -188,12 +199,12 @@ class Fit:
     @property
     def elbo(self) -> Estimate | None:
         """E_q[log Phi - log q] and its Monte Carlo error."""
-        return None if self.diagnosis is None else self.diagnosis.elbo
+        return None if self.weighed is None else self.weighed.elbo
 
     @property
     def khat(self) -> Estimate | None:
         """PSIS k-hat, the tail index of importance ratios: above 0.7 weights correct q slowly."""
-        return None if self.diagnosis is None else self.diagnosis.khat
+        return None if self.weighed is None else self.weighed.khat
 
     @property
     def trust(self) -> Trust:
