@@ -80,7 +80,7 @@ class Shifts:
         m_w = (w * x).sum(0)
         square = (x - m_w).square()
         variance = (w * square).sum(0)
-        fixed = ~(s > 1e-12 * (1 + m.abs())) | ~(variance > 0)
+        fixed = _fixed(m, s) | ~(variance > 0)
         safe = torch.where(fixed, 1.0, variance)
         shift = (m_w - m) / safe.sqrt()
         mean_error = ((w.square() * square).sum(0) / safe).sqrt()
@@ -134,19 +134,32 @@ def memory(before: Tensor, after: Tensor) -> Tensor:
 
 
 def to_come(before: Tensor, after: Tensor, c: Tensor) -> Tensor:
-    """The second of (6) for every parameter (K,)."""
-    sd = after.std(0)
-    seen = torch.maximum((after.mean(0) - before.mean(0)).abs() / sd, (sd / before.std(0)).log().abs())
-    constant = (before == after[:1]).all(0) & (after == after[:1]).all(0)
-    return torch.where(constant, 0.0, torch.where(c < 1, seen * c / (1 - c), torch.inf))
+    """The second of (6) for every parameter (K,); inf where a draw is not finite."""
+    mean, sd = after.mean(0), after.std(0)
+    seen = torch.maximum((mean - before.mean(0)).abs() / sd, (sd / before.std(0)).log().abs())
+    left = torch.where(c < 1, seen.nan_to_num(math.inf, math.inf) * c / (1 - c), torch.inf)
+    fixed = _fixed(mean, torch.maximum(sd, (before - mean).abs().amax(0)))
+    return torch.where(fixed & mean.isfinite(), 0.0, left)
+
+
+def _fixed(mean: Tensor, sd: Tensor) -> Tensor:
+    """Whether a parameter does not vary but for rounding; also where it is not finite."""
+    return ~(sd > 1e-12 * (1 + mean.abs()))
 
 
 def _rank_correlation(x: Tensor, y: Tensor) -> Tensor:
     """The absolute correlation (K,) of the ranks in the columns of (n, K); 0 of numbers that do not vary."""
-    a, b = (z.argsort(0).argsort(0).to(x.dtype) - 0.5 * (len(z) - 1) for z in (x, y))
-    constant = (x == x[:1]).all(0) | (y == y[:1]).all(0)
-    r = (a * b).sum(0) / (a.square().sum(0) * b.square().sum(0)).sqrt()
-    return torch.where(constant, 0.0, r.abs())
+    a, b = (_ranks(z) - 0.5 * (len(z) - 1) for z in (x, y))
+    norm = (a.square().sum(0) * b.square().sum(0)).sqrt()
+    return torch.where(norm > 0, (a * b).sum(0).abs() / norm, 0.0)
+
+
+def _ranks(x: Tensor) -> Tensor:
+    """Ranks from 0 in the columns of (n, K); equal numbers have their mean."""
+    columns = x.T.contiguous()
+    ordered = columns.sort(1).values
+    first, last = (torch.searchsorted(ordered, columns, right=right) for right in (False, True))
+    return 0.5 * (first + last - 1).T.to(x.dtype)
 
 
 def quantile_shifts(x: Tensor, weights: Tensor, levels: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -160,7 +173,7 @@ def quantile_shifts(x: Tensor, weights: Tensor, levels: Sequence[float]) -> tupl
         w = weights[order]  # (n, columns)
         mass = w.cumsum(0)  # what lies at or below a value
         s = (w * (values - (w * values).sum(0)).square()).sum(0).sqrt()
-        fixed = ~(part.std(0) > 1e-12 * (1 + part.mean(0).abs())) | ~(s > 0)
+        fixed = _fixed(part.mean(0), part.std(0)) | ~(s > 0)
         safe = torch.where(fixed, torch.inf, s)
         for p in levels:
             at = _quantile(values, mass, torch.full_like(s, p))
@@ -248,9 +261,9 @@ class Diagnosis:
         assert self.unseen is not None
         c = memory(before, after)
         left = torch.maximum(left_over(self.shifts, self.unseen, c), to_come(before, after, c))  # (6)
-        if float(left.max()) > max(LEFT_LIMIT, float(self.after_weights.max())):
-            return replace(self, score_calls=score_calls)
-        return replace(self, moves=moves, after_moves=left, score_calls=score_calls)
+        if float(left.max()) <= max(LEFT_LIMIT, float(self.after_weights.max())):
+            return replace(self, moves=moves, after_moves=left, score_calls=score_calls)
+        return replace(self, score_calls=score_calls)
 
     @property
     def undecided(self) -> bool:

@@ -10,9 +10,10 @@ transition of Hamiltonian Monte Carlo: v ~ N(0, I), then L times
     v <- v + eps/2 g(e),     e <- e + eps v,     v <- v + eps/2 g(e)                                      (3)
 and the end is taken with probability
     a = min(1, exp(log p(e') - log p(e) + (|v|^2 - |v'|^2)/2)),                                           (4)
-else the draw stays. eps is drawn anew for every move, uniformly within a fifth of its scale, so that no orbit
-closes. The scale begins at D^(-1/4) and, while it is adapted, is multiplied by exp(c (a - 0.8)) with the mean
-a of all draws.
+else the draw stays. (3) is reversible whatever g is: it is -e where the score of a point with a finite density
+is not finite. eps is drawn anew for every move, uniformly within a fifth of its scale, so that no orbit closes.
+The scale begins at D^(-1/4) and, while it is adapted, is multiplied by exp(c (a - 0.8)) with the mean a of all
+draws.
 
 Draws to be moved are resampled by w^tau, with the largest tau in [0, 1] that leaves enough effective draws,
     1/sum w^2 >= least       for normalised w^tau:                                                        (5)
@@ -31,7 +32,6 @@ from torch import Tensor
 
 from bayescore.families.base import Family
 from bayescore.targets.base import Target
-from bayescore.targets.counting import CountedDensity
 
 __all__ = ["LEAPS", "Walkers", "can_move", "tempered"]
 
@@ -85,12 +85,13 @@ class Walkers:
     """Draws T(noise), noise (n, noise_dim), that are moved together.
 
     `x` (n, D) is where they are, `acceptance` the mean of (4) in the last move, and `score_calls` what all
-    moves have cost. Points where the density or its score is not finite are not taken.
+    moves have cost. Points where the density is not finite are not taken.
     """
 
     def __init__(self, target: Target, family: Family, noise: Tensor, rng: torch.Generator) -> None:
-        self._density, self._family, self._rng = CountedDensity(target), family, rng
-        self._now = _at(self._density, family, noise)
+        self._target, self._family, self._rng = target, family, rng
+        self._now = _at(target, family, noise)
+        self.score_calls = len(noise)
         self._scale = family.noise_dim**-0.25
         self._adapted = 0
         self.acceptance = math.nan
@@ -99,21 +100,18 @@ class Walkers:
     def x(self) -> Tensor:
         return self._now.x
 
-    @property
-    def score_calls(self) -> int:
-        return self._density.score_calls
-
     def move(self, times: int = 1, *, adapt: bool = False) -> None:
         """Move all draws, and adapt the scale of eps to how many are accepted."""
         for _ in range(times):
-            self._now, self.acceptance = _move(self._density, self._family, self._now, self._scale, self._rng)
+            self._now, self.acceptance = _move(self._target, self._family, self._now, self._scale, self._rng)
+            self.score_calls += LEAPS * len(self.x)
             if adapt:
                 self._adapted += 1
                 self._scale *= math.exp(GAIN / math.sqrt(self._adapted) * (self.acceptance - ACCEPTANCE))
 
 
 def _move(
-    density: CountedDensity, family: Family, start: _State, scale: float, rng: torch.Generator
+    target: Target, family: Family, start: _State, scale: float, rng: torch.Generator
 ) -> tuple[_State, float]:
     """One transition of every draw, and the mean of (4)."""
     dtype, device = start.e.dtype, start.e.device
@@ -123,7 +121,7 @@ def _move(
     end = start
     for _ in range(LEAPS):  # (3)
         v = v + 0.5 * eps * end.g
-        end = _at(density, family, end.e + eps * v)
+        end = _at(target, family, end.e + eps * v)
         v = v + 0.5 * eps * end.g
     gain = end.log_p - 0.5 * v.square().sum(-1) - energy
     a = torch.nan_to_num(gain, nan=-torch.inf).clamp_max(0.0).exp()  # (4)
@@ -132,17 +130,17 @@ def _move(
     )
 
 
-def _at(density: CountedDensity, family: Family, e: Tensor) -> _State:
+def _at(target: Target, family: Family, e: Tensor) -> _State:
     """(1) and (2) at points e."""
     with torch.enable_grad():
         point = e.detach().requires_grad_()
         drawn = family.transform(point)
     x = drawn.detach()
-    log_phi, score = density.log_prob_and_score(x)
+    log_phi, score = target.log_prob_and_score(x)
     with torch.no_grad():
         log_q, score_q = family.log_prob(x), family.score(x)
     (pulled,) = torch.autograd.grad(drawn, point, score - score_q)
     log_p = log_phi - log_q - 0.5 * e.square().sum(-1)
-    finite = log_p.isfinite() & pulled.isfinite().all(-1)
-    g = torch.where(finite.unsqueeze(-1), pulled - e, 0.0)
-    return _State(e.detach(), x, torch.where(finite, log_p, -torch.inf), g)
+    known = pulled.isfinite().all(-1, keepdim=True)
+    g = torch.where(known, pulled, 0.0) - e
+    return _State(e.detach(), x, torch.where(log_p.isfinite(), log_p, -torch.inf), g)

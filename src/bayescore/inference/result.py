@@ -53,7 +53,8 @@ MOVES = (
     64,
 )  # of resampled draws, where q is not good: as many as it takes to forget where they began
 FORGOTTEN = 0.3  # of the memory (diagnosis.py, 6) of every parameter
-TOGETHER = 500  # the most draws that are moved together; more are their states after further moves
+TOGETHER = 500  # the most draws that are moved together; more are their states after half as many moves more
+LEAST_TOGETHER = 100  # how many adapt the step together: alone, each would be biased by its own past
 TABLE_NUMBERS = 20_000_000  # the most draws times dimensions behind the table of parameters
 REFLECTED, REFLECTED_DIM = 10, 400  # draws whose coordinates change sign in turn, and in how many dimensions
 REFUSAL = "do not trust this approximation"
@@ -164,7 +165,7 @@ class Fit:
         seed = self.seed + 7919
         x, noise = self._resampled(TOGETHER, FIRST_DRAWS, generator(seed, q.device), seed, moves=True)
         assert noise is not None
-        walkers = Walkers(target, q, noise, generator(seed, q.device, "moves"))
+        walkers = Walkers(target, q, noise, generator(seed, q.device, "moves of the pilot"))
         before, done = self._parameters_at(x).cpu().double(), 0
         for moves in MOVES:
             walkers.move(moves - done, adapt=True)
@@ -332,14 +333,16 @@ class Fit:
 
         They are chosen with replacement, by Pareto-smoothed weights, from four times as many draws of q, at
         least 4,000 (no more than n where D is large). Where q is not good they then make `moves` Hamiltonian
-        moves (inference/moves.py), of four scores each: more than 500 draws are the states of 500 after
-        further moves. Trust them if the verdict calls them usable.
+        moves (inference/moves.py), of four scores each. More than 500 draws are states of 500 walkers,
+        `moves`/2 apart and next to each other, so that they are worth fewer independent ones. Trust them if
+        the verdict calls them usable.
 
         Arguments:
             n: number of draws.
             seed: of the draws and of the moves.
             moves: by default those on which the verdict rests, `fit.diagnosis.moves`: 16, 32 or 64, or none
-                if q is good, the target is noisy, or the family is a mixture. 0 only weights.
+                if q is good, moves would leave more than weights, the target is noisy, or the family is a
+                mixture. 0 only weights.
         """
         check_count("n", n)
         if (reason := why_no_diagnosis(self)) is not None:
@@ -359,15 +362,17 @@ class Fit:
         rng = generator(seed, self.family.device, "resample")
         if not moves:
             return self._resampled(n, pool, rng, seed, moves=False)[0]
-        noise = self._resampled(min(n, TOGETHER), pool, rng, seed, moves=True)[1]
+        rounds = -(-n // TOGETHER)
+        together = max(LEAST_TOGETHER, -(-n // rounds))
+        noise = self._resampled(together, pool, rng, seed, moves=True)[1]
         assert noise is not None
         walkers = Walkers(self.target, self.family, noise, generator(seed, self.family.device, "moves"))
         walkers.move(moves, adapt=True)
         kept = [walkers.x]
-        while len(kept) * len(noise) < n:
-            walkers.move()
+        while len(kept) < rounds:
+            walkers.move(-(-moves // 2))
             kept.append(walkers.x)
-        return torch.cat(kept)[-n:]
+        return torch.stack(kept, 1).flatten(0, 1)[:n]  # all states of a walker, then those of the next
 
     def _resampled(
         self, n: int, pool: int, rng: torch.Generator, seed: int, *, moves: bool

@@ -148,7 +148,7 @@ def check_calibration(
         try:
             model = target(data)
             found = fit(model, seed=i, **options)
-            x = found.resample(draws) if resample else found.family.sample(draws, seed=i)
+            x = found.resample(draws, seed=i) if resample else found.family.sample(draws, seed=i)
         except (ValueError, RuntimeError) as problem:
             log.warning("run %d of %d failed: %s", i + 1, runs, problem)
             continue
