@@ -10,10 +10,10 @@ transition of Hamiltonian Monte Carlo: v ~ N(0, I), then L times
     v <- v + eps/2 g(e),     e <- e + eps v,     v <- v + eps/2 g(e)                                      (3)
 and the end is taken with probability
     a = min(1, exp(log p(e') - log p(e) + (|v|^2 - |v'|^2)/2)),                                           (4)
-else the draw stays. (3) is reversible whatever g is: it is -e where the score of a point with a finite density
-is not finite. eps is drawn anew for every move, uniformly within a fifth of its scale, so that no orbit closes.
-The scale begins at D^(-1/4) and, while it is adapted, is multiplied by exp(c (a - 0.8)) with the mean a of all
-draws.
+else the draw stays. (3) is reversible whatever g is: it is -e where the score of a point with a finite
+density is not finite. eps is drawn anew for every move, uniformly within a fifth of its scale, so that no
+orbit closes. The scale begins at D^(-1/4) and, while it is adapted, is multiplied by exp(c (a - 0.8)) with
+the mean a of all draws.
 
 Draws to be moved are resampled by w^tau, with the largest tau in [0, 1] that leaves enough effective draws,
     1/sum w^2 >= least       for normalised w^tau:                                                        (5)
