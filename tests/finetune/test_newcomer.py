@@ -91,7 +91,7 @@ def test_a_table_of_paths_with_parts_trains(photos, tmp_path, run):
     assert code == 0, said.err
     assert "24 pictures to learn from, 6 to choose by, 6 to test on; 3 classes" in said.out
     code, said = run("train", photos / "table.csv", "--kind", "text", "--net", "x", "--epochs", "1")
-    assert (code, "has no column 'text'" in said.err) == (2, True)
+    assert (code, "there is no folder x: texts need an encoder" in said.err) == (2, True)
 
 
 def test_training_that_was_killed_goes_on_bitwise(photos, tmp_path, run, monkeypatch):

@@ -170,7 +170,7 @@ def test_a_flipped_bit_or_a_cut_anywhere_in_a_state_is_refused(tmp_path: Path) -
     path, model = tmp_path / "state", network()
     opt = ProximalScore(model.parameters(), num_data=64)
     with opt.sample():
-        model(rings(8, 0)[0]).square().sum().backward()
+        model(rings(8, 0)[0]).square().mean().backward()
     opt.step()
     bnn.save_state(path, {"optimizer": opt.state_dict(), "step": 1})
     check_that_damage_is_refused(path, lambda: bnn.load_state(path), flips=300, cuts=100)
