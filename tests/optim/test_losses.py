@@ -128,10 +128,10 @@ def test_one_high_or_low_first_loss_does_not_decide() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"losses": 3}, "losses must be fewer than 512"),
-        ({"losses": ("x",)}, "losses must be fewer than 512"),
-        ({"losses": (math.nan,)}, "losses must be fewer than 512"),
-        ({"losses": (1.0,) * 600}, "losses must be fewer than 512"),
+        ({"losses": 3}, "losses must be fewer than 256"),
+        ({"losses": ("x",)}, "losses must be fewer than 256"),
+        ({"losses": (math.nan,)}, "losses must be fewer than 256"),
+        ({"losses": (1.0,) * 600}, "losses must be fewer than 256"),
         ({"losses": (1.0,)}, "one length"),
         ({"loss_stride": 0}, "loss_stride must be at least 1"),
     ],

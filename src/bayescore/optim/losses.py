@@ -38,7 +38,7 @@ __all__ = ["LOSSES", "check_losses", "is_recorded", "mean_sentence", "record_los
 
 #: the record of a run in a parameter group, empty
 LOSSES: dict[str, Any] = {"loss_stride": 1, "losses": (), "loss_lrs": ()}
-MOST, LEAST = 512, 16  # losses that are kept, and losses that are needed to tell
+MOST, LEAST = 256, 16  # losses that are kept, and losses that are needed to tell
 DECAYED = 0.25  # share of the largest rate below which a schedule has ended
 SURE, UNSURE = 3.0, 2.0  # z of (1) and (2)
 NORMAL, DIFFERENCES = 0.954, 32  # of (3)
