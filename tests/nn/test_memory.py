@@ -58,9 +58,9 @@ def test_state_is_counted_in_copies_of_the_weights():
     assert state["sgd"] == 0
     assert state["adamw"] == state["adamw-fused"] == 2
     assert state["proximal"] == state["calibrated"] == 3  # of small tensors the mean too
-    wide = mlp(300, (300,), 3)
-    large = bs.nn.memory_estimate(wide, "proximal", (4, 300)).state
-    assert large == pytest.approx(bs.nn.memory_estimate(wide, "adamw", (4, 300)).state, rel=0.01)
+    wide = mlp(800, (800,), 3)
+    large = bs.nn.memory_estimate(wide, "proximal", (4, 800)).state
+    assert large == pytest.approx(bs.nn.memory_estimate(wide, "adamw", (4, 800)).state, rel=0.01)
     assert state["proximal"] <= state["descent"]
     momentum = bs.nn.memory_estimate(model, "sgd", (4, 20), momentum=0.9)
     assert momentum.state == one

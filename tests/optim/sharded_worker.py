@@ -247,10 +247,10 @@ def large_tensors(noise: str | None) -> Iterator[None]:
         noise: "generator" or "counter", the stream from which these have their noise; None: nothing changes.
     """
     before = (noise_of.LARGE_NETWORK, noise_of.LARGE_TENSOR, engine.SMALL)
-    if noise == "counter":
-        noise_of.LARGE_NETWORK, noise_of.LARGE_TENSOR = 10, 4
     if noise is not None:
-        engine.SMALL = 4
+        engine.SMALL, noise_of.LARGE_NETWORK = 4, 10
+    if noise == "counter":
+        noise_of.LARGE_TENSOR = 4
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,6 +16,12 @@ from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, Proxima
 from bayescore.optim.base import BayesianOptimizer
 from bayescore.optim.noise import generator_normal
 from bayescore.optim.recovery import decoded, write_codes
+
+
+def large_from(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tensors of so many weights have a bucket of their own, and their mean in the module alone."""
+    monkeypatch.setattr("bayescore.optim.engine.SMALL", size)
+    monkeypatch.setattr("bayescore.optim.noise.LARGE_NETWORK", 0)
 
 
 class Convolutional(nn.Module):

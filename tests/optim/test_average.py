@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import OPTIMIZERS, coarse_normal
+from small_networks import OPTIMIZERS, coarse_normal, large_from
 from torch import Tensor, nn
 
 from bayescore.optim import SGLD, ProximalScore
@@ -45,7 +45,7 @@ def averaged(model: Model, opt: BayesianOptimizer) -> Tensor:
 
 @pytest.fixture(params=[True, False], ids=["small", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 10 * SIZE if request.param else 20)
+    large_from(10 * SIZE if request.param else 20, monkeypatch)
     # without an average, a large tensor's noise has levels and its numbers fewer bits
     monkeypatch.setattr("bayescore.optim.base.generator_normal", coarse_normal)
 
@@ -69,7 +69,7 @@ def test_the_posterior_averages_and_training_goes_on_as_without(shell: str, draw
 def test_it_is_the_same_when_gradients_are_used_as_they_arrive(
     shell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
     found = []
     for arriving in (True, False):
         model, opt = started(shell, average=SHARE, update_in_backward=arriving, lr=0.01)
@@ -155,7 +155,7 @@ def test_the_average_moves_with_weights_that_somebody_writes_and_comes_back_with
 def test_weights_that_are_written_while_a_draw_is_kept_restart_the_average(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
     model, opt = started("proximal", average=SHARE)
     step(model, opt)
     with opt.sample():
@@ -220,7 +220,7 @@ def test_a_checkpoint_brings_its_own_average_or_is_refused() -> None:
 
 
 def test_an_arriving_update_without_a_finite_gradient_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
     model, opt = started("proximal", average=1.0, update_in_backward=True, lr=0.01)
     with opt.sample():
         (model.weight.sum() * float("nan")).backward()

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from small_networks import NETWORKS, OPTIMIZERS, coarse_normal
+from small_networks import NETWORKS, OPTIMIZERS, coarse_normal, large_from
 from torch import nn
 
 from bayescore.optim import CalibratedScore, ProximalScore
@@ -42,7 +42,7 @@ def test_a_tensor_in_a_bucket_takes_the_same_steps_as_alone(
     monkeypatch.setattr("bayescore.optim.base.generator_normal", coarse_normal)
     together, opt = trained(shell, prior_mean=prior)
     assert len(opt._gathered(list(opt._members()))) == 1
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 0)
+    large_from(0, monkeypatch)
     alone, other = trained(shell, prior_mean=prior)
     assert len(other._gathered(list(other._members()))) == len(list(alone.parameters()))
     assert_same(together, alone, 1e-4)  # the sds of a large tensor have 16 bits

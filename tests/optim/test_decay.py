@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import OPTIMIZERS, flat_prior
+from small_networks import OPTIMIZERS, flat_prior, large_from
 from torch import Tensor
 
 from bayescore.optim.base import BayesianOptimizer
@@ -42,7 +42,7 @@ def stepped(
 def test_a_step_takes_off_its_share_of_the_way_to_the_prior_mean(
     shell: str, draws: int, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 10 * SIZE if small else 20)
+    large_from(10 * SIZE if small else 20, monkeypatch)
     free, without = stepped(OPTIMIZERS[shell], draws, decay=0.0, prior_mean=0.5)
     held, opt = stepped(OPTIMIZERS[shell], draws, prior_mean=0.5)
     torch.testing.assert_close(held, free - LR * DECAY * (before() - 0.5), rtol=0, atol=1e-6)
@@ -55,7 +55,7 @@ def test_a_step_takes_off_its_share_of_the_way_to_the_prior_mean(
 def test_it_is_the_same_when_gradients_are_used_as_they_arrive(
     shell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
     found = [stepped(OPTIMIZERS[shell], 1, 3, update_in_backward=arriving)[0] for arriving in (True, False)]
     torch.testing.assert_close(*found)
 
@@ -64,7 +64,7 @@ def test_it_is_the_same_when_gradients_are_used_as_they_arrive(
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's compiler loads its old one
 @pytest.mark.parametrize("shell", OPTIMIZERS)
 def test_it_is_the_same_compiled(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
     fast, eager = (stepped(OPTIMIZERS[shell], 1, 3, compiled=wish) for wish in (True, False))
     assert fast[1].status.endswith("update compiled")
     torch.testing.assert_close(fast[0], eager[0])

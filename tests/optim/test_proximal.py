@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import NETWORKS, Case, levels, train
+from small_networks import NETWORKS, Case, large_from, levels, train
 from torch import Tensor, nn
 
 from bayescore.optim import ProximalScore
@@ -78,7 +78,7 @@ def test_without_noise_two_hundred_steps_are_those_of_adamw(
 ) -> None:
     """With groups, decay, betas, and a schedule that begins at a rate of zero."""
     if not small:
-        monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+        large_from(20, monkeypatch)
     model, twin = (NETWORKS[case].module(F64) for _ in range(2))
     opt = ProximalScore(parts(model), 50, lr=1e-2, temperature=NO_NOISE)
     adamw = torch.optim.AdamW(parts(twin), lr=1e-2)
@@ -247,7 +247,7 @@ def test_thirty_steps_are_those_of_the_equations(
     case: str, temperature: float, nats: float, size: str, draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if size != "small":
-        monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+        large_from(20, monkeypatch)
     if size == "sliced":
         monkeypatch.setattr("bayescore.optim.engine.SLICE", 7)
     net = NETWORKS[case]
@@ -508,7 +508,7 @@ def test_tensors_of_every_kind_are_trained_and_have_widths(
     small: bool, draws: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
-        monkeypatch.setattr("bayescore.optim.engine.SMALL", 10)
+        large_from(10, monkeypatch)
     model = MANY.module(dtype)
     before = copy.deepcopy(model.state_dict())
     opt = ProximalScore(model.parameters(), 200, lr=1e-2)
@@ -682,7 +682,7 @@ def late_in_backward(arriving: bool) -> tuple[ProximalScore, list[nn.Parameter]]
 def test_during_backward_small_tensors_that_take_turns_keep_their_own_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
     (after, one), (during, two) = late_in_backward(False), late_in_backward(True)
     assert [slopes_of(during, p).steps for p in two] == [6, 6, 3]
     for a, b in zip(one, two, strict=True):
@@ -693,7 +693,7 @@ def test_during_backward_small_tensors_that_take_turns_keep_their_own_numbers(
 def test_an_exception_after_an_update_during_backward_counts_what_has_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
     large, small = nn.Parameter(torch.ones(30)), nn.Parameter(torch.ones(3))
     opt = ProximalScore([large, small], 50, update_in_backward=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import NETWORKS, OPTIMIZERS, train
+from small_networks import NETWORKS, OPTIMIZERS, large_from, train
 from torch import nn
 
 from bayescore.optim import ADVI, SGLD, BaM, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
@@ -67,7 +67,7 @@ def test_the_ends_of_the_range_train_or_are_noticed(
 ) -> None:
     """Whatever the options, the weights are finite, or the sentence names what to lower."""
     if large:  # the noise is computed from the draw, theta - mean over sd
-        monkeypatch.setattr("bayescore.optim.engine.SMALL", 0)
+        large_from(0, monkeypatch)
     widths = ("prior_scale", "nats") if kind == "proximal" else ("prior_sd", "init_sd")
     for name in (*widths, "temperature", "lr"):
         if (kind.endswith("sgld") and name == "init_sd") or (kind == "psgld" and name == "lr"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
+from small_networks import large_from
 from torch import Tensor, nn
 
 from bayescore.optim import ADVI, CalibratedScore, ProximalDescent, ProximalScore
@@ -23,7 +24,7 @@ KINDS = [ProximalScore, CalibratedScore, ProximalDescent, ADVI]
 
 @pytest.fixture(autouse=True)
 def _tensors_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
 
 
 def start(

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import levels
+from small_networks import large_from, levels
 from torch import Tensor
 
 import bayescore
@@ -222,7 +222,7 @@ def test_the_network_takes_the_steps_of_the_functional_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if size == "large":  # its draws are added to the mean and taken back
-        monkeypatch.setattr("bayescore.optim.engine.SMALL", DIM)
+        large_from(DIM, monkeypatch)
     if name == "advi" and data > 1:  # the one number with units: 1e-8 beside a gradient of the mean loss
         monkeypatch.setattr("bayescore.rules.advi.adam_moments", lambda *moments: adam_moments(*moments, 0.0))
     if name == "proximal" and data > 1:

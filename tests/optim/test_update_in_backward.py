@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from small_networks import NETWORKS, OPTIMIZERS
+from small_networks import NETWORKS, OPTIMIZERS, large_from
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,7 +19,7 @@ ONE_DRAW = [shell for shell in OPTIMIZERS if "bam" not in shell]
 
 @pytest.fixture(autouse=True)
 def _hidden_layers_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescore.optim.engine.SMALL", 20)
+    large_from(20, monkeypatch)
 
 
 def run(

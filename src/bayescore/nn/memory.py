@@ -1,7 +1,7 @@
 """How much memory training will take, before anything is allocated.
 
 The network is run forward and backward on tensors without storage, and the optimizer's state is counted on
-a small and a large tensor of real weights:
+a small and, for a large network, a large tensor of real weights:
     total = process + weights + state + kept + max(P, gradient + temporaries) + heap                       (1)
 where P is the peak of forward and backward (activations, gradients as they arrive, workspace of operators)
 and `temporaries` what the update needs in addition to the gradient, in tensors of the size of the largest
@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 
 from bayescore.checks import check_count, unknown_name
 from bayescore.optim import ADVI, SGLD, CalibratedScore, PairedBaM, ProximalDescent, ProximalScore
-from bayescore.optim.noise import LARGE_TENSOR, uses_counter
+from bayescore.optim.noise import LARGE_NETWORK, LARGE_TENSOR, is_large_network, uses_counter
 from bayescore.posteriors.forward import call_with, own_tensors
 
 __all__ = ["MEMORY_METHODS", "MemoryEstimate", "dry_run_peak", "memory_estimate"]
@@ -153,9 +153,12 @@ def memory_estimate(
         options = {**options, "update_in_backward": True}  # which an optimizer may refuse, by name
     full = sum(p.numel() * max(4, p.element_size()) for p in trained)  # ours keep at least float32
     width = full if how.draws else sum(map(_bytes, trained))
-    large = sum(p.numel() for p in trained if p.numel() >= LARGE_TENSOR) / sum(p.numel() for p in trained)
+    sizes = [p.numel() for p in trained]
+    large = 0.0
+    if is_large_network(sum(sizes)):
+        large = sum(size for size in sizes if size >= LARGE_TENSOR) / sum(sizes)
     per_weight = kept = 0.0
-    for probe, share in ((LARGE_TENSOR, large), (PROBE, 1 - large)):
+    for probe, share in ((LARGE_NETWORK, large), (PROBE, 1 - large)):
         if share:
             numbers, states = _state(how, options, probe)
             per_weight, kept = per_weight + share * numbers, kept + share * states
@@ -172,7 +175,6 @@ def memory_estimate(
         largest, width, gradient = largest // shards, width // shards, gradient // shards
     update = gradient + int(how.largest * largest + how.whole * width)
     on_cpu = trained[0].device.type in ("cpu", "meta")
-    sizes = [p.numel() for p in trained]
     compiles = bool(how.draws) and uses_counter(sum(sizes), max(sizes))
     return MemoryEstimate(
         method=method + (" with update_in_backward" if update_in_backward else ""),
@@ -191,7 +193,7 @@ def memory_estimate(
 def _state(how: _Optimizer, options: dict[str, Any], size: int) -> tuple[float, float]:
     """Numbers per weight: of optimizer state, counted on a tensor, and of states kept at the end."""
     weight = nn.Parameter(torch.zeros(size))
-    optimizer = how.make([weight], **options)
+    optimizer = how.make([weight], **(options | {"compiled": False} if how.draws else options))
     most = 0
     for _ in range(max(1, how.draws)):
         if how.draws:

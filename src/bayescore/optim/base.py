@@ -22,14 +22,14 @@ weight that grows like s^(1/f - 1): f = 1 is the plain average; with f = 1/2 the
 quarter of the weight.
 
 State. Tensors are in `state[p]`, in float32 (float64 for float64 weights) even if the weights are bfloat16;
-options and counters are in `param_groups`. The module keeps its storage. The mean of a large tensor is there
-alone: its state "mean" is the module's own memory, which holds the draw inside a block, and draws are taken
-back exactly (optim/recovery.py). Other weights are written and restored by copying. A weight that was written
-by other code since the last step becomes the mean. The gradient of the last block stays in `.grad`, where
-clipping and scaling can reach it; the gradients of earlier blocks of the same step are moved into running
-sums ("sum_..."). Of a sharded weight (a DTensor), `state[p]` has this process's parts, as plain tensors;
-`state_dict()` has them as DTensors, sharded like the weight, and what is summed over a tensor is summed over
-all processes (optim/distributed.py).
+options and counters are in `param_groups`. The module keeps its storage. In a large network the mean of a
+large tensor is there alone: its state "mean" is the module's own memory, which holds the draw inside a block,
+and draws are taken back exactly (optim/recovery.py). Other weights are written and restored by copying. A
+weight that was written by other code since the last step becomes the mean. The gradient of the last block
+stays in `.grad`, where clipping and scaling can reach it; the gradients of earlier blocks of the same step
+are moved into running sums ("sum_..."). Of a sharded weight (a DTensor), `state[p]` has this process's parts,
+as plain tensors; `state_dict()` has them as DTensors, sharded like the weight, and what is summed over a
+tensor is summed over all processes (optim/distributed.py).
 
 A subclass defines its rule (rules/), its state and its options:
     _init_state(member, mean)     add tensors to the state of a parameter
@@ -91,6 +91,7 @@ from bayescore.optim.noise import (
     Noise,
     counter_key,
     generator_normal,
+    is_large_network,
     stream_names,
     uses_counter,
 )
@@ -248,6 +249,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         self._told: Told = []  # totals of this update, of which nothing has been learned yet
         self._looks: list[tuple[Member, Look]] = []  # at the grids, in this step
         self._size = 0  # trained weights, as of the last block
+        self._counted: int | None = None  # weights, frozen ones included
         self._versions: dict[Tensor, tuple[int, int]] = {}
         self._used: dict[Tensor, tuple[int, int]] = {}  # versions of the gradients of the last step
         self._buckets: list[Bucket] = []
@@ -276,6 +278,7 @@ class BayesianOptimizer(torch.optim.Optimizer):
         if "lr" in param_group or "init_sd" in param_group:
             param_group = {"steep_watch": 0, **param_group}
         super().add_param_group(param_group)
+        self._counted = None
         group = self.param_groups[-1]
         try:
             check_here(group["params"])
@@ -558,7 +561,15 @@ class BayesianOptimizer(torch.optim.Optimizer):
         here = member.local
         wide = here.dtype in (torch.float32, torch.float64)
         averaged = member.group["average"] or "average" in member.state  # which needs the mean of before
-        return member.is_large and wide and here.is_contiguous() and not averaged
+        saves = member.is_large and is_large_network(self._all_weights)
+        return saves and wide and here.is_contiguous() and not averaged
+
+    @property
+    def _all_weights(self) -> int:
+        """Number of weights, frozen ones included."""
+        if self._counted is None:
+            self._counted = sum(p.numel() for group in self.param_groups for p in group["params"])
+        return self._counted
 
     def _gathered(self, members: list[Member]) -> list[Bucket]:
         """The members in buckets; the buckets of the last call if they are still current."""

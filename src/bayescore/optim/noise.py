@@ -46,6 +46,7 @@ __all__ = [
     "counter_key",
     "counter_normal",
     "generator_normal",
+    "is_large_network",
     "numbers",
     "stream_name",
     "stream_names",
@@ -91,9 +92,14 @@ def _mixed_in(state: int, number: int) -> int:
     return state ^ (state >> 31)
 
 
+def is_large_network(size: int) -> bool:
+    """Whether a network of so many weights has compiled updates."""
+    return size >= LARGE_NETWORK
+
+
 def uses_counter(network: int, tensor: int) -> bool:
     """Whether the noise of a tensor is counter-based, given the sizes of the network and of the tensor."""
-    return network >= LARGE_NETWORK and tensor >= LARGE_TENSOR
+    return is_large_network(network) and tensor >= LARGE_TENSOR
 
 
 def _signed(word: int) -> int:

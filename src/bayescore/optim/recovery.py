@@ -1,8 +1,10 @@
 """Draws that can be taken back exactly: a large tensor's mean is in the module alone, not in the state too.
 
-Inside a block the module holds theta = m + d. Afterwards m = theta - d must be m to the last bit, or every
-draw would leave a rounding error behind; and d must be known again without making the noise again, which
-takes longer than the rest of a step. Both are so if noise, draws and means are on grids.
+So it is in networks whose updates are compiled (optim/noise.py). Smaller ones hold a copy: eager operations
+on bits take longer than copying. Inside a block the module holds theta = m + d. Afterwards m = theta - d must
+be m to the last bit, or every draw would leave a rounding error behind; and d must be known again without
+making the noise again, which takes longer than the rest of a step. Both are so if noise, draws and means are
+on grids.
 
 **Noise** of such a tensor has 256 levels. With n ~ N(0, 1) (optim/noise.py), k = 20 levels per unit,
     c = floor(k n) in [-128, 127],    eps = r (c + 1/2)/k,    r = (1 + 1/(12 k^2))^(-1/2)                (1)
