@@ -17,7 +17,9 @@
 
 Noisy scores are searched by averages (initial/averaging.py). There is no search if there is no density, or
 for mixtures and flows. One method then begins at the start, and if it fails another one does:
-    noisy scores              proximal score matching with bounded residuals; the same with smaller steps
+    noisy scores              proximal score matching with bounded residuals; the same with smaller steps,
+                              or, after a success and if there is a density, as in 5: bounds on skewed
+                              residuals move the fixed point
     scores without a density  BaM; proximal score matching
     mixtures and flows        proximal score matching; ADVI
 """
@@ -66,6 +68,7 @@ WARP_SPREAD = 0.5  # nats: with a smaller standard deviation of log Phi - log q 
 WARP = {"normal": (128, 150), "thorough": (256, 400)}
 HELD_OUT_DRAWS = 2000  # over which the Gaussian and the flow are compared
 NOISY_STEPS = 4500  # with the search and a second run of a third, 10,000 score calls
+NOISY_DRAWS, NOISY_LR = 4, 0.01  # of that run, if it polishes
 #: the most score calls of the search under noise
 SEARCH_CALLS = {"quick": 1000, "normal": 4000, "thorough": 12_000}
 COMPARISON_DRAWS = 256  # over which the ELBOs of stages are compared
@@ -102,7 +105,7 @@ def _plan(target: Target, q0: Family) -> tuple[Method, Method, int]:
         return CurvatureMatching(), ADVI(draws=16, lr=CAREFUL_LR), CURVATURE_STEPS
     draws = max(64, min(q0.dim, 256)) if isinstance(q0, FullGaussian) else 64
     if target.has_density:  # it can be searched
-        return BaM(draws, "decay"), _polish(q0, CAREFUL_LR), 200
+        return BaM(draws, "decay"), _polish(q0, 32, CAREFUL_LR), 200
     return BaM(draws), _for_scores(q0), 300
 
 
@@ -118,11 +121,11 @@ def _for_scores(q0: GaussianFamily) -> Method:
     return ProximalDescent(draws=8) if isinstance(q0, LowRankGaussian) else WhitenedDescent(draws=8)
 
 
-def _polish(q: Family, lr: float) -> Method:
+def _polish(q: Family, draws: int, lr: float) -> Method:
     """Descent from a q that is already close to the target."""
     if isinstance(q, LowRankGaussian):
-        return ProximalDescent(inner_steps=1, draws=32, lr=lr)
-    return WhitenedDescent(inner_steps=1, draws=32, lr=lr, optimizer="adam")
+        return ProximalDescent(inner_steps=1, draws=draws, lr=lr)
+    return WhitenedDescent(inner_steps=1, draws=draws, lr=lr, optimizer="adam")
 
 
 class _AutomaticFit:
@@ -156,8 +159,8 @@ class _AutomaticFit:
         best = self._continued(self._other_routes(best))
         if best.outcome is Outcome.INTERRUPTED:
             return self._finish(best)
-        if isinstance(best.method, BaM):
-            best = self._polished(best)
+        if isinstance(best.method, BaM) and self._spread(best.family) > CLOSE_SPREAD:
+            best = self._polished(best, 32, POLISH_LR, max(30, self.steps // 3))
         best = self._warped(best)
         if best.outcome is Outcome.WORSE:
             # The outcome rests on few records over 64 draws; over common noise the ELBO rose.
@@ -219,12 +222,12 @@ class _AutomaticFit:
         loop = self._loop(q0, self.method, self.steps, self.options)
         return loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
 
-    def _polished(self, best: Fit) -> Fit:
-        """Proximal score matching from `best`, if q is not close to the target yet and it gains anything."""
+    def _polished(self, best: Fit, draws: int, lr: float, steps: int) -> Fit:
+        """Proximal score matching from `best`, without bounds on residuals, if it gains anything."""
         q = best.family
-        if not isinstance(q, FullGaussian | DiagonalGaussian) or not self._spread(q) > CLOSE_SPREAD:
+        if not isinstance(q, FullGaussian | DiagonalGaussian):
             return best
-        more = self._stage(q, _polish(q, POLISH_LR), max(30, self.steps // 3))
+        more = self._stage(q, _polish(q, draws, lr), steps)
         gain = self._elbo(more.family) - self._elbo(q)
         words = (
             f"gained {gain:.2g} nats of ELBO and was kept" if gain > 0 else "gained nothing and was dropped"
@@ -272,7 +275,11 @@ class _AutomaticFit:
         """One method from q0, and the fallback from q0 if the first improved nothing."""
         q0 = self.start.family
         done = self._stage(q0, self.method, self.steps)
-        if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED) or not self._failed(done, q0):
+        if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
+            return self._finish(done)
+        if not self._failed(done, q0):
+            if self.start.searched and self.target.has_density and self.options.effort != "quick":
+                done = self._polished(done, NOISY_DRAWS, NOISY_LR, max(1, self.steps // 3 // NOISY_DRAWS))
             return self._finish(done)
         first, second = type(self.method).__name__, type(self.fallback).__name__
         self.notes.append(f"{first} made nothing better; {second} began anew")

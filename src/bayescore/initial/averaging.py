@@ -117,8 +117,10 @@ class _Search:
         """Rounds of (2), (3) and (4), over a window of the latest half of the rounds, at least four."""
         D = len(self.steps)
         score, error = self.mean_scores(self.x, REPLICATES)
-        relative = float(error[0] / score.abs().max()) * math.sqrt(REPLICATES)  # noise of one score
-        replicates = max(2, min(REPLICATES, math.ceil(PROBE_ERROR**-2 * relative**2)))
+        replicates, largest = REPLICATES, float(score.abs().max())
+        if largest:  # at a mode that is met exactly no score tells how large the noise is
+            relative = float(error[0]) / largest * math.sqrt(REPLICATES)  # noise of one score
+            replicates = max(2, min(REPLICATES, math.ceil(PROBE_ERROR**-2 * relative**2)))
         cost = replicates * (2 * D + 1)
         seen: list[tuple[Tensor, Tensor, Tensor]] = []
         while self.oracle.score_calls + cost <= self.budget:
