@@ -33,7 +33,7 @@ __all__ = ["ADVI", "EXPERIMENT"]
 ADVI = "ADVI"
 BETAS = (0.3, 1.0)
 NATS = 2.0
-#: of the default fit under noise, so that records of others are not mixed with these; 2 polishes without bounds
+#: of the default fit under noise: records of another are not mixed in; 2 polishes without bounds
 REVISION = 2
 BARS = {0.3: 8, 1.0: 11}  # of twelve posteriors
 
