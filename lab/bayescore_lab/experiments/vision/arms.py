@@ -46,7 +46,7 @@ PRINTED: Spec = {
     "unit_width": True,
     "options": {"temperature": 1e-6, "inner_steps": 2, "optimizer": "sgd", "momentum": 0.5},
 }
-#: chosen by vision-tuning, in place of the defaults
+#: chosen by vision-tuning, in place of the defaults; an ensemble has the plain network's
 CHOSEN: dict[str, Spec] = {}
 BASE: dict[str, Spec] = {
     PLAIN: {"method": "plain"},
@@ -71,6 +71,8 @@ ARMS: dict[str, Spec] = {
 FEWER_SEEDS = 3
 ALL_SEEDS = ("ADVI", OURS, PLAIN, SCALED, "Ours, untuned", "Plain, untuned")
 WHOLE = (PLAIN, "ADVI", OURS)
+#: what a cell says of its runs, beside their config
+RUNNING = ("only", "seeds", "cost", "turn")
 #: six trials per method: rates of body and head, and what the method has of its own
 RATES = ((3e-5, 3e-4), (1e-4, 1e-3), (3e-4, 1e-3), (3e-4, 3e-3), (1e-3, 3e-3), (1e-3, 1e-2))
 TRIALS: dict[str, list[Spec]] = {
@@ -98,14 +100,15 @@ def arm_runs(
 ) -> list[Run]:
     """Every method on every cell of `settings["cells"]`, a list of configs; some methods have fewer seeds.
 
-    The plain network and the same with its temperature scaled are trained once.
+    The plain network and the same with its temperature scaled are trained once. Seeds take turns: of a grid
+    that is stopped the first seeds have all arms. Cells with a "turn" of their own come later.
     """
     found = []
     for place in settings["cells"]:
         for method in methods:
             if method not in place.get("only", methods):
                 continue
-            config = {key: value for key, value in place.items() if key not in ("only", "seeds", "cost")}
+            config = {key: value for key, value in place.items() if key not in RUNNING}
             config |= {**settings.get("shared", {}), **arms[method]}
             few = min(place.get("seeds", len(seeds)), len(seeds))
             count = few if method in ALL_SEEDS else min(few, FEWER_SEEDS)
@@ -113,5 +116,5 @@ def arm_runs(
             for seed in seeds[:count]:
                 together = method in (PLAIN, SCALED)
                 group = f"{place['data']}, {place['net']}, {place.get('freeze')}, {seed}" if together else ""
-                found.append(Run(method, seed, config, group, cost))
+                found.append(Run(method, seed, config, group, cost, turn=place.get("turn", 0) + seed))
     return found

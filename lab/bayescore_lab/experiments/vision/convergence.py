@@ -27,8 +27,8 @@ METHODS = ("ADVI", OURS)
 
 
 def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[str]) -> list[Run]:
-    shared = [{k: v for k, v in place.items() if k not in ("only", "seeds")} for place in settings["cells"]]
-    return arm_runs(ARMS, {**settings, "cells": shared}, seeds, methods)
+    cells = [{k: v for k, v in place.items() if k not in ("only", "seeds")} for place in settings["cells"]]
+    return arm_runs(ARMS, {**settings, "cells": cells}, seeds, methods)
 
 
 def tables(records: Records) -> list[Table]:

@@ -51,7 +51,7 @@ def runs(settings: Mapping[str, Any], seeds: Sequence[int], methods: Sequence[st
                 together = method in (PLAIN, SCALED)  # one network is trained for both
                 group = f"{cell['data']}, {cell['labels']}, {seed}" if together else ""
                 cost = cell["labels"] * (5 if BASE[method]["method"] == "ensemble" else 1)
-                found.append(Run(method, seed, {**cell, **BASE[method]}, group, cost))
+                found.append(Run(method, seed, {**cell, **BASE[method]}, group, cost, turn=seed))
     return found
 
 

@@ -57,8 +57,8 @@ SMALL: dict[str, Any] = {
     "cells": [
         *({"data": data, "net": net, **own, "cost": 60.0}
           for data in SMALL_SETS for net, own in SMALL_NETWORKS.items()),
-        *({"data": "pets", "net": net, **own, "freeze": 0, "only": WHOLE, "seeds": 2, "cost": 900.0}
-          for net, own in SMALL_NETWORKS.items()),
+        *({"data": "pets", "net": net, **own, "freeze": 0, "only": WHOLE, "seeds": 2, "cost": 900.0,
+           "turn": 100} for net, own in SMALL_NETWORKS.items()),
     ],
 }  # fmt: skip
 PAPER: dict[str, Any] = {
