@@ -17,11 +17,12 @@
 
 Noisy scores are searched by averages (initial/averaging.py). There is no search if there is no density, or
 for mixtures and flows. One method then begins at the start, and if it fails another one does:
-    noisy scores              proximal score matching with bounded residuals; the same with smaller steps,
-                              or, after a success and if there is a density, as in 5: bounds on skewed
-                              residuals move the fixed point
+    noisy scores              proximal score matching with bounded residuals; the same with smaller steps
     scores without a density  BaM; proximal score matching
     mixtures and flows        proximal score matching; ADVI
+If there is a density beside the noisy scores, it judges: as in 4, the same method from where the search began
+may give another start, and as in 5, without bounds on residuals, which move the fixed point if these are
+skewed, proximal score matching has the last calls.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def auto_fit(target: Target, family: Family | None, seed: int, options: RunOptio
     except KeyboardInterrupt:
         return interrupted(target, family, seed, options)
     run = _AutomaticFit(target, start, seed, options, family_given=family is not None)
-    return run.from_search() if start.searched and not target.stochastic else run.from_q0()
+    if not start.searched:
+        return run.from_q0()
+    return run.from_noisy_search() if target.stochastic else run.from_search()
 
 
 def interrupted(target: Target, family: Family | None, seed: int, options: RunOptions) -> Fit:
@@ -271,26 +274,50 @@ class _AutomaticFit:
             return Estimate(-math.inf, 0.0)
         return Estimate(float(ratios.mean()), float(ratios.std()) / math.sqrt(len(ratios)))
 
+    def from_noisy_search(self) -> Fit:
+        """Under noise: one method from the start, and the rest of the calls to polish, if there is a density.
+
+        If q is far from the target at the start, a third of the steps is made from where the search began,
+        which no neck of a density attracts; the others go on from the better of the two.
+        """
+        q0, steps = self.start.family, self.steps
+        if not self.target.has_density or self.options.effort == "quick":
+            return self.from_q0()
+        if self._spread(q0) > WARP_SPREAD:
+            assert self.start.origin is not None
+            broad = self._stage(self.start.origin, self.method, steps // 3)
+            if broad.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
+                return self._finish(broad)
+            gain, steps = self._elbo(broad.family) - self._elbo(q0), steps - steps // 3
+            words = "is no better and was dropped"
+            if gain > MIN_GAIN:
+                q0 = broad.family
+                words = f"is better by {gain:.3g} nats of ELBO and was kept"
+            self.notes.append(f"{type(self.method).__name__} from where the search began {words}")
+        done = self._from(q0, steps)
+        if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED) or done.method != self.method:
+            return self._finish(done)
+        polish = max(1, self.steps // 3 // NOISY_DRAWS)
+        return self._finish(self._polished(done, NOISY_DRAWS, NOISY_LR, polish))
+
     def from_q0(self) -> Fit:
         """One method from q0, and the fallback from q0 if the first improved nothing."""
-        q0 = self.start.family
-        done = self._stage(q0, self.method, self.steps)
-        if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
-            return self._finish(done)
-        if not self._failed(done, q0):
-            if self.start.searched and self.target.has_density and self.options.effort != "quick":
-                done = self._polished(done, NOISY_DRAWS, NOISY_LR, max(1, self.steps // 3 // NOISY_DRAWS))
-            return self._finish(done)
+        return self._finish(self._from(self.start.family, self.steps))
+
+    def _from(self, q0: Family, steps: int) -> Fit:
+        """One method from a q, and the fallback from there if the first improved nothing."""
+        done = self._stage(q0, self.method, steps)
+        if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED) or not self._failed(done, q0):
+            return done
         first, second = type(self.method).__name__, type(self.fallback).__name__
         self.notes.append(f"{first} made nothing better; {second} began anew")
-        steps = self.steps // 3 if self.start.searched else self.steps
-        again = self._stage(q0, self.fallback, steps)
+        again = self._stage(q0, self.fallback, self.steps // 3 if self.start.searched else steps)
         best = max((again, done), key=lambda fit: self._elbo(fit.family))
         if self.start.searched and self._failed(best, q0):
             self.notes.append("nothing improved on the start, which is the result")
-            loop = self._loop(q0, self.method, self.steps, self.options)
+            loop = self._loop(q0, self.fallback, self.steps, self.options)
             best = loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
-        return self._finish(best)
+        return best
 
     def _failed(self, done: Fit, q0: Family) -> bool:
         """Whether a run diverged or ended no better than q0."""
