@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from bayescore_lab.experiments.vision import batchnorm, convergence, cost, text,
 from bayescore_lab.experiments.vision.arms import ARMS, BASE, OURS, PLAIN, PRINTED_ARM, SCALED, TRIALS
 from bayescore_lab.experiments.vision.predictions import pack, paired_ece, paired_nll, unpack
 from bayescore_lab.experiments.vision.table_one import METHODS, NETWORKS, PRINTED, SETS, paper_values
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 VISION, TUNING = vision.EXPERIMENTS
 SEEDS = range(5)
@@ -360,3 +364,13 @@ def test_runs_have_distinct_configs():
             runs: list[Run] = grid(experiment, profile)
             keys = {(run.method, run.seed, str(sorted(run.config.items(), key=str))) for run in runs}
             assert len(keys) == len(runs), (experiment.id, profile)
+
+
+def test_the_chosen_settings_are_the_best_of_the_recorded_trials() -> None:
+    with (RESULTS / "vision-tuning" / "small" / "table.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    for arm in TRIALS:
+        best = min((row for row in rows if row["arm"] == arm), key=lambda row: float(row["validation NLL"]))
+        words = ", ".join(f"{k}={v}" for k, v in ARMS[arm].get("options", {}).items())
+        chosen = (ARMS[arm]["body_lr"], ARMS[arm]["head_lr"], words)
+        assert chosen == (float(best["body lr"]), float(best["head lr"]), best["options"]), arm
