@@ -269,6 +269,22 @@ def test_noisy_scores_of_a_skewed_target_are_fitted_without_the_bias_of_bounds()
         assert float(judge(fit.family, target)) > float(judge(best, target)) - 0.04
 
 
+def test_under_noise_a_centred_hierarchy_does_not_hold_the_fit_in_its_neck() -> None:
+    """theta_j ~ N(mu, tau): the density grows without bound as tau and the spread of theta shrink."""
+    y = torch.tensor([16.0, 3, 12, -6, 20, 7, -1, 9], dtype=torch.float64)
+
+    def density(x: Tensor) -> Tensor:
+        mu, log_tau, theta = x[:, :1], x[:, 1], x[:, 2:]
+        prior = -0.5 * ((theta - mu) / log_tau.exp().unsqueeze(-1)).square().sum(-1) - 8 * log_tau
+        tau = log_tau - torch.log1p((2 * log_tau).exp() / 25)  # half-Cauchy
+        return prior + tau - 0.5 * (mu[:, 0] / 5).square() - 0.5 * ((y - theta) / 10).square().sum(-1)
+
+    fit = auto(NoisyScore(LogDensity(density, 10), 0.3), seed=0)
+    assert fit.family.mean[1] > 0
+    assert fit.score_calls <= 10_000
+    assert any("from where the search began is better" in note for note in fit.notes)
+
+
 def test_a_search_under_noise_may_meet_the_mode_exactly() -> None:
     """There the score, and noise that is relative to it, is zero."""
     target = LogDensity(lambda x: -2.5 * torch.log1p(x.square() / 4).sum(-1), 3)

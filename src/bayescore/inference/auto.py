@@ -221,7 +221,11 @@ class _AutomaticFit:
         again = self._stage(q0, self.fallback, min(self.steps, 200))
         if self._elbo(again.family) > before:
             return again
-        self.notes.append("nothing improved on the start, which is the result")
+        return self._unchanged(q0)
+
+    def _unchanged(self, q0: Family) -> Fit:
+        """q0 itself, which the methods that were tried have made worse."""
+        self.notes.append("nothing improved on the start, which is the result so far")
         loop = self._loop(q0, self.method, self.steps, self.options)
         return loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
 
@@ -294,30 +298,27 @@ class _AutomaticFit:
                 q0 = broad.family
                 words = f"is better by {gain:.3g} nats of ELBO and was kept"
             self.notes.append(f"{type(self.method).__name__} from where the search began {words}")
-        done = self._from(q0, steps)
-        if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED) or done.method != self.method:
+        done = self._stage(q0, self.method, steps)
+        if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
             return self._finish(done)
+        if self._failed(done, q0):
+            done = self._unchanged(q0)
         polish = max(1, self.steps // 3 // NOISY_DRAWS)
         return self._finish(self._polished(done, NOISY_DRAWS, NOISY_LR, polish))
 
     def from_q0(self) -> Fit:
         """One method from q0, and the fallback from q0 if the first improved nothing."""
-        return self._finish(self._from(self.start.family, self.steps))
-
-    def _from(self, q0: Family, steps: int) -> Fit:
-        """One method from a q, and the fallback from there if the first improved nothing."""
-        done = self._stage(q0, self.method, steps)
+        q0 = self.start.family
+        done = self._stage(q0, self.method, self.steps)
         if done.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED) or not self._failed(done, q0):
-            return done
+            return self._finish(done)
         first, second = type(self.method).__name__, type(self.fallback).__name__
         self.notes.append(f"{first} made nothing better; {second} began anew")
-        again = self._stage(q0, self.fallback, self.steps // 3 if self.start.searched else steps)
+        again = self._stage(q0, self.fallback, self.steps // 3 if self.start.searched else self.steps)
         best = max((again, done), key=lambda fit: self._elbo(fit.family))
         if self.start.searched and self._failed(best, q0):
-            self.notes.append("nothing improved on the start, which is the result")
-            loop = self._loop(q0, self.fallback, self.steps, self.options)
-            best = loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
-        return best
+            best = self._unchanged(q0)
+        return self._finish(best)
 
     def _failed(self, done: Fit, q0: Family) -> bool:
         """Whether a run diverged or ended no better than q0."""
