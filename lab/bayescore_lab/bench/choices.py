@@ -72,6 +72,7 @@ NETWORKS: dict[str, Network] = {
     net.name: net
     for net in (
         _perceptron("mlp", (1000, 1000, 1000)),
+        _perceptron("mlp-middle", (256, 256)),
         _perceptron("mlp-small", (60,)),
         _perceptron("mlp-tiny", (50, 50), inputs=20, batch=32),
         vision_network("resnet18", 64),

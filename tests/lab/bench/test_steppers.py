@@ -85,6 +85,7 @@ def test_the_authors_gradient_is_that_of_their_objective():
 def test_named_networks_have_the_sizes_that_they_are_known_for():
     assert sum(p.numel() for p in make_network(network("mlp-small")).parameters()) <= 50_000
     assert sum(p.numel() for p in make_network(network("mlp-tiny")).parameters()) == 4_110
+    assert sum(p.numel() for p in make_network(network("mlp-middle")).parameters()) == 269_322
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     with torch.device("meta"):
