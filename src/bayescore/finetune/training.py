@@ -167,7 +167,8 @@ def fine_tune(
     if settings.method == "ensemble":
         return Ensemble([found.posterior for found in fits]), fits
     if settings.method == "laplace":
-        return fit_laplace(fits[0].posterior.model, plain()), fits  # type: ignore[attr-defined]
+        network = fits[0].posterior.model  # type: ignore[attr-defined]
+        return fit_laplace(network, plain(), prior_sd="validation", validation=validation), fits
     return fits[0].posterior, fits
 
 

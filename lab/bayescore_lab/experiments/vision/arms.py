@@ -69,7 +69,7 @@ BASE: dict[str, Spec] = {
     "MC-dropout": {"method": "dropout", "options": {"p": 0.1}},
     "MC-dropout, weights": {"method": "weight-dropout", "options": {"p": 0.1}},
     "SGLD": {"method": "sgld"},
-    "Laplace": {"method": "laplace"},
+    "Laplace": {"method": "laplace", "prior": "by validation"},
     OURS: {"method": "proximal"},
     "Ensemble x5": {"method": "ensemble"},
     "SWAG": {"method": "swag"},
