@@ -56,7 +56,7 @@ CHOSEN: dict[str, Spec] = {
     "MC-dropout": LOW,
     "MC-dropout, weights": LOW,
     "SGLD": {"body_lr": 1e-3, "head_lr": 1e-2, "options": {"temperature": 1e-3}},
-    "Laplace": {"body_lr": 3e-4, "head_lr": 1e-3},
+    "Laplace": LOW,
     OURS: LOW,
     "Ensemble x5": LOW,
     "SWAG": LOW,
