@@ -6,6 +6,7 @@ resampled draws (bayescore/inference/simulation.py, whose tests judge). calibrat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from bayescore_lab.engine.verdicts import NOT_REPRODUCED, PARTLY, REPRODUCED, Ve
 from bayescore_lab.experiments.posteriordb.more import AUTO
 
 __all__ = ["EXPERIMENT", "MODELS"]
+
+BINS = 10  # of a histogram
 
 MODELS = ("normal", "logistic", "schools, non-centred", "schools, centred")
 KINDS = {"u": "q", "u_resampled": "resampled"}
@@ -80,12 +83,18 @@ def figures(records: Records) -> list[Figure]:
         for kind, draws in KINDS.items():
             if found := _found(records, model, kind):
                 u = found.probabilities.flatten().tolist()
-                panel.hist(u, bins=10, range=(0, 1), density=True, histtype="step", label=draws)
+                panel.hist(u, bins=BINS, range=(0, 1), density=True, histtype="step", label=draws)
+                chance = 1.96 * math.sqrt((BINS - 1) / len(u))
+        panel.axhspan(1 - chance, 1 + chance, color="0.9", zorder=0)
         panel.axhline(1.0, color="0.35", linewidth=1.0, linestyle=(0, (1, 1)))
         panel.set_title(model, fontsize=7)
         panel.set_xlabel("u")
+    axes[0].set_ylabel("density")
     axes[0].legend(fontsize=6)
-    note = "u of all parameters together; flat is right, a hump too wide, horns too narrow."
+    note = (
+        "u of all parameters together; flat is right, a hump too wide, horns too narrow. Grey: where 95 % of "
+        "the bars of as many independent u lie."
+    )
     return [captioned(drawing, records, title="Calibration by simulation", note=note)]
 
 
