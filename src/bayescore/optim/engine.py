@@ -55,7 +55,7 @@ SMALL = 1 << 16  # smallest number of weights of a tensor that is a bucket of it
 FULL = 1 << 18  # largest number of weights of a bucket of small tensors
 LONGEST = 100  # operations that a kernel does again in a second loop, rather than keep their results
 KEPT = 16  # numbers that a bucket keeps as tensors
-SLICE = 1 << 17  # weights per slice: intermediate results stay in the cache, and torch's threads share the work
+SLICE = 1 << 17  # weights per slice: results stay in the cache, and torch's threads share the work
 
 logger = logging.getLogger(__name__)
 
