@@ -225,7 +225,7 @@ class _AutomaticFit:
 
     def _unchanged(self, q0: Family) -> Fit:
         """q0 itself, which the methods that were tried have made worse."""
-        self.notes.append("nothing improved on the start, which is the result so far")
+        self.notes.append("nothing improved on the start, which stays")
         loop = self._loop(q0, self.method, self.steps, self.options)
         return loop.not_run(Outcome.BUDGET, "no method improved on the start")[0]
 
@@ -285,9 +285,10 @@ class _AutomaticFit:
         which no neck of a density attracts; the others go on from the better of the two.
         """
         q0, steps = self.start.family, self.steps
-        if not self.target.has_density or self.options.effort == "quick":
+        polishable = isinstance(q0, FullGaussian | DiagonalGaussian)
+        if not self.target.has_density or not polishable or self.options.effort == "quick":
             return self.from_q0()
-        if self._spread(q0) > WARP_SPREAD:
+        if not self._spread(q0) <= WARP_SPREAD:  # it may be NaN
             assert self.start.origin is not None
             broad = self._stage(self.start.origin, self.method, steps // 3)
             if broad.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
